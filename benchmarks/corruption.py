@@ -22,9 +22,9 @@ from input_pipeline import corruption
 from input_pipeline.batch_spec import declared, empty
 from input_pipeline.packing.concat import Raw
 from input_pipeline.packing.xlnet_segments import RawSegments
-from input_pipeline.sources import sources
+from input_pipeline.sources import parser
 from input_pipeline.tokenizers import huggingface, wordpiece
-from input_pipeline.tokenizers.extended import extended
+from input_pipeline.tokenizers.base import extend
 
 ROWS, VOCABULARY = 256, 4096
 SIZES = ((128, 20), (512, 77))  # tokens of a row, and the most that are predicted
@@ -34,7 +34,7 @@ KINDS = {"pieces": {}, "any tokens, a drawn number": ROBERTA, "whole words": {"w
 
 def read_texts(size: int) -> list[str]:
     """Files of the standard library, `size` bytes in all."""
-    (source,) = sources.parse("stdlib", "source")
+    (source,) = parser.parse("stdlib", "source")
     texts = []
     for span in source.spans(1 << 20):
         texts += ["".join(document.chunks) for document in source.documents(span)]
@@ -228,7 +228,7 @@ def main() -> None:
     results += compare_permutation(tokenizer, rows, rounds, collator)
     ids = np.concatenate([tokenizer.encode(text) for text in texts])
     for length in (512, 1024):
-        results += compare_spans(extended(tokenizer, (), 100), length, ids, rounds)
+        results += compare_spans(extend(tokenizer, (), 100), length, ids, rounds)
     report.show(results, args, [ROWS, VOCABULARY, rounds])
 
 

@@ -17,11 +17,11 @@ import numpy as np
 from benchmarks import report
 from configs import common
 from input_pipeline import pipeline
-from input_pipeline.sources import sources
-from input_pipeline.token_store import parts
+from input_pipeline.sources import parser
+from input_pipeline.token_store import writer
 from input_pipeline.token_store.store import SPLITS, TOKENS
-from input_pipeline.tokenizers import folder as tokenizer_folder
-from input_pipeline.tokenizers.saved import open_folder
+from input_pipeline.tokenizers import store as tokenizer_store
+from input_pipeline.tokenizers.store import open_folder
 from pretrain.workdir import Workdir
 
 LENGTH, BATCH = 1024, 32
@@ -37,14 +37,14 @@ def train_tokenizer(kind: str, folder: Path) -> Path:
     """Train a tokenizer on a megabyte of the standard library; return its folder."""
     config = common.base().tokenizer
     config.update(TOKENIZERS[kind] | {"train_bytes": 1_000_000})
-    path, texts = folder / kind.replace(" ", "-"), {"train": sources.parse("stdlib", "source")}
-    tokenizer_folder.make_folder(path, config.to_dict(), texts, 0.0, lambda line: None)
+    path, texts = folder / kind.replace(" ", "-"), {"train": parser.parse("stdlib", "source")}
+    tokenizer_store.make_folder(path, config.to_dict(), texts, 0.0, lambda line: None)
     return path
 
 
 def compare_prepare(kind: str, path: Path, spec: str, unit: str, rounds: int, size: int) -> report.Result:
     """Making a part of the store, against the tokenizer alone."""
-    (source,) = sources.parse(spec, "source")
+    (source,) = parser.parse(spec, "source")
     tokenizer = open_folder(path)
     spans, total = [], 0
     for span in source.spans(size):
@@ -53,9 +53,9 @@ def compare_prepare(kind: str, path: Path, spec: str, unit: str, rounds: int, si
             total += span.size
     texts = ["".join(document.chunks) for span in spans for document in source.documents(span)]
     with tempfile.TemporaryDirectory() as folder:
-        job = parts.Job(source, tuple(spans), 0, path, tokenizer.fingerprint, Path(folder), 0.05, "")
-        tokens = sum(parts.encode(job)["splits"][split][1] for split in SPLITS)
-        runs = {"ours": lambda: parts.encode(job), "alone": lambda: [tokenizer.encode(text) for text in texts]}
+        job = writer.Job(source, tuple(spans), 0, path, tokenizer.fingerprint, Path(folder), 0.05, "")
+        tokens = sum(writer.encode(job)["splits"][split][1] for split in SPLITS)
+        runs = {"ours": lambda: writer.encode(job), "alone": lambda: [tokenizer.encode(text) for text in texts]}
         times = report.interleave(runs, rounds, clock=time.process_time)
     name, value = f"prepare, {kind}, a document a {unit}", tokens / statistics.median(times["ours"])
     target = None if kind == "bytes" else 0.8  # bytes are their own ids: the peer does nothing
@@ -99,7 +99,7 @@ def main() -> None:
     results = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        library = sources.parse("stdlib", "source")[0]
+        library = parser.parse("stdlib", "source")[0]
         texts = [t for span in library.spans(1) for d in library.documents(span) for t in d.chunks]
         (folder / "lines.txt").write_text("".join(texts), encoding="utf-8")
         for kind in TOKENIZERS:

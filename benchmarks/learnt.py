@@ -40,7 +40,7 @@ import numpy as np
 
 from benchmarks import probes, report
 from input_pipeline import pipeline
-from input_pipeline.sources import sources
+from input_pipeline.sources import parser
 from pretrain import config as configs
 from pretrain.workdir import Workdir
 
@@ -149,7 +149,7 @@ def build_config(name: str, text: str, folder: Path, updates: int):
         files = (f"jsonl:{folder / task}.jsonl?fields=inputs,targets" for task in TASKS)
         keys |= {"data.train": " + ".join((text, *files)), "data.weights": "(0.1, 0.3, 0.3, 0.3)"}
     if learner.parallel:
-        keys["data.languages"] = sources.parse(text, "--parallel")[0].fields
+        keys["data.languages"] = parser.parse(text, "--parallel")[0].fields
     if learner.teacher:
         keys["distill.teacher"] = str(folder / learner.teacher)
     if learner.start_from:
@@ -160,7 +160,7 @@ def build_config(name: str, text: str, folder: Path, updates: int):
 def write_tasks(text: str, folder: Path) -> None:
     """Write examples of TASKS with the text's words, such as {"inputs": "last: so it goes", "targets": "goes"}."""
     words = set()
-    for source in sources.parse(text, "data.train"):
+    for source in parser.parse(text, "data.train"):
         for span in source.spans(1 << 20):
             for document in source.documents(span):
                 words.update(re.findall("[a-z]+", "".join(document.chunks)))

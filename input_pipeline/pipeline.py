@@ -20,16 +20,15 @@ from input_pipeline.folders import Folders
 from input_pipeline.packing.build import RowBuilder, count_examples
 from input_pipeline.packing.concat import count_targets
 from input_pipeline.packing.index_cache import IndexCache, count_tokens
-from input_pipeline.sources.readers import Document, raw
-from input_pipeline.sources.sources import Source, parse
+from input_pipeline.sources.base import Document, Source, to_bytes
+from input_pipeline.sources.parser import parse
 from input_pipeline.splits import Part
 from input_pipeline.token_store import build
-from input_pipeline.token_store.parts import documents
+from input_pipeline.token_store.build import Workers
 from input_pipeline.token_store.store import HELD, KEPT, NOTHING
 from input_pipeline.token_store.stream import Stream
-from input_pipeline.token_store.workers import Workers
-from input_pipeline.tokenizers import folder as tokenizer_folder
-from input_pipeline.tokenizers import saved
+from input_pipeline.token_store.writer import documents
+from input_pipeline.tokenizers import store as tokenizer_store
 from input_pipeline.tokenizers.base import Tokenizer
 
 EVAL_SEED = 0  # of corruption in evaluation: the same in every run, so that runs compare
@@ -64,7 +63,7 @@ def prepare(
     if sources is None:
         sources = validate.check(data, tokenizer, objective, folders, taken is not None)
     share, special = splits.holdout_share(data), corruption.special(objective, data["layout"])
-    opened = tokenizer_folder.make_folder(folders.tokenizer, tokenizer, sources, share, report, special, taken, accept)
+    opened = tokenizer_store.make_folder(folders.tokenizer, tokenizer, sources, share, report, special, taken, accept)
     validate.check_ends(opened, data, report)
 
     by_split = {}
@@ -117,14 +116,14 @@ def prepare_given(
 
 def has_tokenizer(folder: Path) -> bool:
     """Whether a folder holds a complete tokenizer."""
-    return tokenizer_folder.is_made(folder)
+    return tokenizer_store.is_made(folder)
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer in a run's folder. Errors: DataError if there is none."""
     if not has_tokenizer(folder):
         raise DataError(f"{folder.parent}: no tokenizer. Give a run's work folder, or run `pretrain prepare` first.")
-    return saved.open_folder(folder)
+    return tokenizer_store.open_folder(folder)
 
 
 class Corpus:
@@ -201,7 +200,7 @@ class Corpus:
         """The joined text of a split's documents, read from its sources again. Errors: DataError if it has changed."""
         size = self.stream(split).counts.bytes
         read = (document for part in self._splits[split] for document in _read_documents(part, self._data["sentences"]))
-        text = b"".join(raw(chunk) for document in read for chunk in document.chunks)
+        text = b"".join(to_bytes(chunk) for document in read for chunk in document.chunks)
         if len(text) != size:
             raise DataError(
                 f"split {split}: its text has {len(text):,} bytes, its token store was made of {size:,}. Restore the "

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from input_pipeline.errors import DataError
-from input_pipeline.sources.sources import Source
+from input_pipeline.sources.base import Source
 from input_pipeline.token_store.store import HELD, KEPT, NOTHING, Counts
 from input_pipeline.token_store.stream import Stream
 

@@ -17,13 +17,13 @@ from input_pipeline.errors import DataError
 from input_pipeline.folders import Folders
 from input_pipeline.packing.languages import source_languages
 from input_pipeline.remote import at
-from input_pipeline.sources import images, sources
-from input_pipeline.sources.sources import Source
+from input_pipeline.sources import images, parser
+from input_pipeline.sources.base import Source
 from input_pipeline.splits import SPLITS, check_overlap, holdout_share
 from input_pipeline.token_store.store import MANIFEST
 from input_pipeline.token_store.stream import Stream
-from input_pipeline.tokenizers import folder as tokenizer_folder
 from input_pipeline.tokenizers import settings as tokenizer_settings
+from input_pipeline.tokenizers import store as tokenizer_store
 from input_pipeline.tokenizers.base import Tokenizer
 
 FIRST = 1 << 16  # bytes of a source in which its first record is searched
@@ -40,9 +40,9 @@ def check(
     taken: another run's tokenizer is used if the config names none.
     Sources whose token stores in `folders` are complete need no files any more. Errors: DataError.
     """
-    taken = taken or tokenizer_folder.is_made(folders.tokenizer)
+    taken = taken or tokenizer_store.is_made(folders.tokenizer)
     named, share = check_settings(data, tokenizer, objective, taken), holdout_share(data)
-    tokenizer_folder.check(folders.tokenizer, tokenizer, taken)
+    tokenizer_store.check(folders.tokenizer, tokenizer, taken)
     missing = [
         (source, name)
         for name, found in named.items()
@@ -68,7 +68,7 @@ def check_settings(
     _check_layout(data, tokenizer, objective, task)
     check_length("data.length", data["length"], task)
     images.check(data, tokenizer)
-    named = {name: sources.parse(data[name], f"data.{name}", data["image"]) for name in SPLITS if data[name]}
+    named = {name: parser.parse(data[name], f"data.{name}", data["image"]) for name in SPLITS if data[name]}
     if "train" not in named:
         raise DataError("data.train is empty. Name a source, such as stdlib or text:/books/*.txt.")
     _check_mixing(data, len(named["train"]))

@@ -88,7 +88,7 @@ class RowBuilder:
 
     def has_text_pairs(self, stream: Stream) -> bool:
         """Whether documents are (source, target) pairs for an encoder and a decoder."""
-        fields = any(shard.form.fields for shard in stream.shards)
+        fields = any(shard.layout.fields for shard in stream.shards)
         return self.data["layout"] == "texts" or (self.objective.uses_text_pairs and fields)
 
     def has_pairs(self, part: Part) -> bool:

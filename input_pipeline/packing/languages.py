@@ -10,7 +10,7 @@ from input_pipeline.errors import DataError
 from input_pipeline.packing import seq2seq
 from input_pipeline.packing.concat import RawRows
 from input_pipeline.packing.index_cache import IndexCache, pluralize
-from input_pipeline.sources.sources import Source
+from input_pipeline.sources.base import Source
 from input_pipeline.token_store.stream import Stream
 
 FRAME = 4  # end tokens of a pair of texts: one before and one behind each

@@ -10,82 +10,72 @@ from typing import BinaryIO
 
 import numpy as np
 
-from input_pipeline.away import naming, passes
 from input_pipeline.errors import DataError
-from input_pipeline.remote import RemoteError
-from input_pipeline.sources.readers import Document, Span, place, raw_bytes
-from input_pipeline.sources.records import value_at
+from input_pipeline.io import open_path
+from input_pipeline.sources.base import Document, Span, hash_to_unit
+from input_pipeline.sources.jsonl import value_at
 
-MODES = ("L", "LA", "RGB", "RGBA")  # Pillow's names for bytes of 1 to 4 colours
+MODES = ("L", "LA", "RGB", "RGBA")  # Pillow's names for 1 to 4 colours of 8 bits
 EXAMPLE = "(32, 32, 3)"
 
 Shape = tuple[int, int, int]  # rows, columns, colours
 
 
 def check(data: Mapping, tokenizer: Mapping) -> None:
-    """Raises DataError unless the rest of the config's `data` and its `tokenizer` go with data.image."""
+    """Raises DataError unless the rest of the config's `data` and its `tokenizer` fit data.image."""
     shape = data["image"]
     if not shape:
         return
     if tokenizer["kind"] != "bytes":
-        raise DataError(
-            f"data.image = {shape} makes documents of raw bytes, which tokenizer.kind = {tokenizer['kind']} does not "
-            "take; set it to bytes"
-        )
+        raise DataError(f"tokenizer.kind={tokenizer['kind']} does not read images (data.image={shape}). Set bytes.")
     if data["layout"] == "document" and data["length"] != math.prod(shape):
         raise DataError(
-            f"data.length = {data['length']}, but an image of data.image = {shape} has {math.prod(shape)} bytes and "
-            f"data.layout = document puts one in a row; set data.length to {math.prod(shape)}"
+            f"data.length={data['length']}: an image of data.image={shape} has {math.prod(shape)} bytes. "
+            f"Set data.length={math.prod(shape)}."
         )
 
 
 def file_documents(span: Span, shape: Shape) -> Iterator[Document]:
-    """The image of a file."""
-    with naming(span.path), raw_bytes(span.path) as file:
-        pixels = decoded(file, span.path)
-    yield _document(place(os.fsencode(span.name)), pixels, shape, span.path)
+    """The image in a file."""
+    with open_path(span.path).open("rb") as file:
+        pixels = decode(file, span.path)
+    yield _document(hash_to_unit(os.fsencode(span.name)), pixels, shape, span.path)
 
 
 def record_document(record: object, field: str, where: str, shape: Shape) -> Document:
     """The image at `field` of a record: a uint8 array [rows, columns, colours], or the bytes of an image file."""
     value = value_at(record, field, where)
     if isinstance(value, bytes):
-        value = decoded(io.BytesIO(value), where)
+        value = decode(io.BytesIO(value), where)
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
         kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-        raise DataError(f"{where} holds {kind} at '{field}', not an image of bytes; name another: ?field=NAME")
-    return _document(place(value.tobytes()), value, shape, where)
+        raise DataError(f"{where}: '{field}' is {kind}, not an image of bytes. Choose another with ?field=NAME.")
+    return _document(hash_to_unit(value.tobytes()), value, shape, where)
 
 
 def _document(place: float, pixels: np.ndarray, shape: Shape, where: str) -> Document:
     if pixels.shape != shape:
-        raise DataError(
-            f"{where} is an image of the wrong size: its rows, columns and colours are {pixels.shape}, but data.image "
-            f"is {shape}; crop, resize or convert it, leave it out, or change data.image"
-        )
+        raise DataError(f"data.image={shape}: {where} is {pixels.shape}. Resize or convert it, or change data.image.")
     return Document(place, ((pixels.tobytes(),),))
 
 
-def decoded(file: str | BinaryIO, where: str) -> np.ndarray:
+def decode(file: str | BinaryIO, where: str) -> np.ndarray:
     """Pixels of an image file, uint8 [rows, columns, colours]; `where` names it in errors."""
     library = pillow()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", library.DecompressionBombWarning)  # from twice that on it is an error
+            warnings.simplefilter("ignore", library.DecompressionBombWarning)  # from twice that size it is an error
             image = library.open(file)
         with image:
-            if image.mode == "P":  # numbers of colours in a table
+            if image.mode == "P":  # indices into a palette
                 image = image.convert()
             mode, pixels = image.mode, np.asarray(image)
-    except Exception as error:  # Pillow's readers raise whatever they stumble over in a broken file
-        if isinstance(error, MemoryError | RemoteError) or passes(error):
+    except Exception as error:  # Pillow's readers raise many types for a broken file
+        if isinstance(error, MemoryError) or getattr(error, "errno", None):  # the machine's fault, not the file's
             raise
-        raise DataError(f"{where} cannot be read as an image ({error}); repair it or leave it out") from None
+        raise DataError(f"{where} cannot be read as an image ({error}). Repair it or leave it out.") from error
     if mode not in MODES:
-        raise DataError(
-            f"{where} is an image of mode '{mode}', neither grey nor RGB in 8 bits a colour; convert it to one of: "
-            f"{', '.join(MODES)}"
-        )
+        raise DataError(f"{where} is an image of mode '{mode}'. Convert it to one of: {', '.join(MODES)}.")
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
@@ -99,5 +89,5 @@ def pillow():
     try:
         from PIL import Image
     except ImportError:
-        raise DataError("images need the package Pillow; in the clone, pip install -e '.[images]'") from None
+        raise DataError("data.image needs the package Pillow. Run pip install -e '.[images]'.") from None
     return Image

@@ -1,18 +1,18 @@
 """The token store: text as ids on disk, read at random.
 
 A store holds one source's tokens under one tokenizer, in two splits: `kept` and `held` (out). Each part of the source
-gives, per split, a file of ids (`end doc end doc ...`) and files of what ends where in it. `store.json`, written last,
-says what the store was made from, how much is in each part, and each file's CRC-32.
+gives, per split, a file of ids (`end doc end doc ...`) and files of the positions at which things end. `store.json`,
+written last, holds the store's settings, the counts of each part and each file's CRC-32.
 
-    store.json                 what it was made from; parts, in order
+    store.json                 settings; parts, in order
     00000.kept.tokens          uint16, or uint32 for vocabularies beyond 65,536; little-endian
     00000.kept.documents       int64 [documents, 4]: tokens, bytes, words and sentences of the part up to each one's end
-    00000.kept.sentences       int64 [sentences]: tokens of the part up to each one's end, where sentences are kept
-    00000.kept.fields          int64 [documents, fields]: likewise of each named field, where documents have such
+    00000.kept.sentences       int64 [sentences]: tokens of the part up to each one's end, if sentences are kept
+    00000.kept.fields          int64 [documents, fields]: likewise of each named field, if documents have such
     00000.held.tokens ...
 
-Since all of them count from the part's beginning, whatever is asked for is found by index or by halving, and no file is
-read to its end. `Stream` (stream.py) reads one split of several stores as if it were a single array.
+All counts start at the part's beginning, so that anything is found by index or bisection and no file is read to its
+end. `Stream` (stream.py) reads one split of several stores as a single array.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,25 +22,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.away import persistently
 from input_pipeline.errors import DataError
-from input_pipeline.files import copied_checksum, read_json
-from input_pipeline.remote import local
+from input_pipeline.io import checksum, info, local_copy, read_json
 
 FORMAT = 3
 SPLITS = KEPT, HELD = "kept", "held"
-TOKENS, DOCUMENTS, SENTENCES, FIELDS = "tokens", "documents", "sentences", "fields"  # files of a part's split
+TOKENS, DOCUMENTS, SENTENCES, FIELDS = "tokens", "documents", "sentences", "fields"  # kinds of files
 MANIFEST = "store.json"
-STATED = {  # by the manifest
-    *("format", "source", "origin", "holdout", "tokenizer", "dtype", "end", "sentences", "fields", "files", "parts")
-}
-READ = 1 << 30  # bytes of a store up to which every start reads them all, a third of a second's work
+READ = 1 << 30  # bytes of a store up to which every start verifies them all: a third of a second
 
 
 class Counts(NamedTuple):
-    """How much a split holds.
+    """Size of a split.
 
-    `tokens` counts targets: every token of text and one end token a document. `words` counts the ends of lines too.
+    `tokens` counts targets: every token of text and one end token a document. `words` includes line ends.
     """
 
     documents: int
@@ -59,27 +54,27 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def part_file(folder: Path, number: int, split: str, what: str) -> Path:
+def part_file(folder: Path, number: int, split: str, kind: str) -> Path:
     """Path of one of a part's files."""
-    return folder / f"{number:05d}.{split}.{what}"
+    return folder / f"{number:05d}.{split}.{kind}"
 
 
-class Form(NamedTuple):
-    """What the files of a store hold."""
+class Layout(NamedTuple):
+    """Types and kinds of a store's files."""
 
     dtype: np.dtype  # of tokens
-    end: bool  # whether an end token comes before each document
-    sentences: bool  # whether it is known where sentences end
-    fields: tuple[str, ...]  # the names of the texts that a document is made of; () of a single text
+    end: bool  # whether an end token precedes each document
+    sentences: bool  # whether the ends of sentences are kept
+    fields: tuple[str, ...]  # names of the texts of a document; () for a single text
 
     @classmethod
-    def stated(cls, manifest: Mapping) -> "Form":
+    def from_manifest(cls, manifest: Mapping) -> "Layout":
         end, sentences, fields = (manifest[name] for name in ("end", "sentences", "fields"))
         return cls(np.dtype(manifest["dtype"]), bool(end), bool(sentences), tuple(map(str, fields)))
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files of a part's split."""
+        """Kinds of a split's files."""
         return TOKENS, DOCUMENTS, *[SENTENCES] * self.sentences, *[FIELDS] * bool(self.fields)
 
 
@@ -92,32 +87,27 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path) -> "Store | None":
-        """The store in `folder`, or None if there is no finished one, or one of an earlier format.
+        """The store in `folder`; None if it is unfinished or of an earlier format.
 
-        Of its files `store.json` alone is read; the others are looked at when they are opened. Errors: DataError where
-        it is damaged.
+        Reads only `store.json`; other files are checked when they are opened. Errors: DataError if it is damaged.
         """
         path = folder / MANIFEST
-        if not persistently(path.is_file):
+        if not path.is_file():
             return None
         try:
-            manifest = persistently(lambda: read_json(path))
-            if manifest["format"] < FORMAT:
-                return None
-            if manifest["format"] > FORMAT:
-                raise DataError(
-                    f"the token store {folder} is of format {manifest['format']}, and this version reads {FORMAT}; use "
-                    "the version that made it, point data.store to a new folder, or delete it to tokenise again"
-                )
-            if missing := STATED - manifest.keys():
-                raise KeyError(*sorted(missing))
+            manifest = read_json(path)
+            if manifest["format"] != FORMAT:
+                if manifest["format"] < FORMAT:
+                    return None
+                raise DataError(f"data.store={folder} is of a newer format. Choose a new folder, or delete this one.")
             store = cls(folder, manifest)
             for split in SPLITS:
                 store._all(split)
+            _ = manifest["source"], manifest["origin"], manifest["holdout"], manifest["files"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, DataError):
                 raise
-            raise damaged(folder, f"{MANIFEST} is not what was written ({type(error).__name__}: {error})") from None
+            raise damaged(folder, f"{MANIFEST} is unreadable ({type(error).__name__}: {error})") from error
         return store
 
     @property
@@ -126,46 +116,43 @@ class Store:
         return sum(size for split in SPLITS for shard in self._all(split) for _, size, _ in shard.files())
 
     def check_content(self) -> None:
-        """Reads every file; DataError where one is missing, or holds other bytes than were written."""
+        """Compares every file with its checksum. Errors: DataError."""
         for split in SPLITS:
             for shard in self._all(split):
                 shard.check_content()
 
     def shards(self, split: str) -> list["Shard"]:
-        """The split's files that hold anything, in order."""
+        """The split's non-empty parts, in order."""
         return [shard for shard in self._all(split) if shard.counts.tokens]
 
     def _all(self, split: str) -> list["Shard"]:
-        form, made_by = Form.stated(self.manifest), self.manifest["tokenizer"]
+        layout, tokenizer = Layout.from_manifest(self.manifest), self.manifest["tokenizer"]
         return [
             Shard(
                 folder=self.folder,
                 number=number,
                 split=split,
-                form=form,
+                layout=layout,
                 counts=Counts(*map(int, part["splits"][split])),
                 sentences=int(part["sentences"][split]),
-                digest=part["digest"] + made_by,
-                checksums=tuple(int(part["checksums"][split][what]) for what in form.files),
+                digest=part["digest"] + tokenizer,
+                checksums=tuple(int(part["checksums"][split][kind]) for kind in layout.files),
             )
             for number, part in enumerate(self.manifest["parts"])
         ]
 
 
 def damaged(folder: Path, what: str) -> DataError:
-    return DataError(
-        f"the token store {folder} is damaged: {what}; bring its files back, or, where its text is still there, delete "
-        "that folder to tokenise again"
-    )
+    return DataError(f"data.store={folder} is damaged: {what}. Restore its files, or delete it to tokenise again.")
 
 
 class Shard(NamedTuple):
-    """One part's split."""
+    """One split of one part."""
 
     folder: Path
     number: int
     split: str
-    form: Form
+    layout: Layout
     counts: Counts
     sentences: int
     digest: str  # of the part's text and of the tokenizer
@@ -173,61 +160,47 @@ class Shard(NamedTuple):
 
     @property
     def bare(self) -> int:
-        """Tokens of text alone."""
-        return self.counts.tokens - self.counts.documents * self.form.end
+        """Tokens without end tokens."""
+        return self.counts.tokens - self.counts.documents * self.layout.end
 
-    def _held(self, what: str) -> tuple[np.dtype, tuple[int, ...]]:
-        """Type and shape of what a file holds."""
-        if what == TOKENS:
-            return self.form.dtype, (self.counts.tokens,)
-        if what == SENTENCES:
+    def _array(self, kind: str) -> tuple[np.dtype, tuple[int, ...]]:
+        """Type and shape of a file's array."""
+        if kind == TOKENS:
+            return self.layout.dtype, (self.counts.tokens,)
+        if kind == SENTENCES:
             return np.dtype("<i8"), (self.sentences,)
-        return np.dtype("<i8"), (self.counts.documents, 4 if what == DOCUMENTS else len(self.form.fields))
+        return np.dtype("<i8"), (self.counts.documents, 4 if kind == DOCUMENTS else len(self.layout.fields))
 
     def files(self) -> Iterator[tuple[str, int, int]]:
-        """Each of its files: what it holds, its bytes and its CRC-32."""
-        for what, expected in zip(self.form.files, self.checksums, strict=True):
-            dtype, shape = self._held(what)
-            yield what, int(np.prod(shape)) * dtype.itemsize, expected
+        """Kind, bytes and CRC-32 of each file."""
+        for kind, expected in zip(self.layout.files, self.checksums, strict=True):
+            dtype, shape = self._array(kind)
+            yield kind, int(np.prod(shape)) * dtype.itemsize, expected
 
-    def path(self, what: str) -> Path:
-        return part_file(self.folder, self.number, self.split, what)
+    def path(self, kind: str) -> Path:
+        return part_file(self.folder, self.number, self.split, kind)
 
-    def open(self, what: str) -> np.ndarray:
-        """The content of one of its files, mapped; of an object store's file, that of a copy on this machine.
-
-        Errors: DataError where it is missing, or of another size.
-        """
-        persistently(lambda: self._check_size(what))
-        dtype, shape = self._held(what)
-        if not np.prod(shape):  # no map of an empty file
-            return np.zeros(shape, dtype)
-        return persistently(lambda: np.memmap(local(self.path(what)), dtype, "r", shape=shape))
-
-    def _check_size(self, what: str) -> None:
-        dtype, shape = self._held(what)
-        path, size = self.path(what), int(np.prod(shape)) * dtype.itemsize
+    def open(self, kind: str) -> np.ndarray:
+        """The array of one of its files, memory-mapped; a store's file from a local copy. Errors: DataError."""
+        dtype, shape = self._array(kind)
+        path, size = self.path(kind), int(np.prod(shape)) * dtype.itemsize
         try:
-            actual = path.stat().st_size
+            actual = info(path).size
         except FileNotFoundError:
             raise damaged(self.folder, f"{path.name} is missing") from None
         if actual != size:
             raise damaged(self.folder, f"{path.name} has {actual} bytes instead of {size}")
+        # An empty file cannot be mapped.
+        return np.memmap(local_copy(path), dtype, "r", shape=shape) if size else np.zeros(shape, dtype)
 
     def check_content(self) -> None:
-        """Raises DataError where a file is missing, or holds other bytes than were written."""
-        for what, _, expected in self.files():
-            persistently(lambda what=what: self._check_size(what))
-            actual = persistently(lambda what=what, expected=expected: copied_checksum(self.path(what), expected))
+        """Compares its files with their checksums and counts. Errors: DataError."""
+        for kind, _, expected in self.files():
+            self.open(kind)
+            actual = checksum(local_copy(self.path(kind)))
             if actual != expected:
-                raise damaged(
-                    self.folder,
-                    f"{self.path(what).name} has other bytes than were written (CRC-32 {actual:08x} instead of "
-                    f"{expected:08x})",
-                )
+                raise damaged(self.folder, f"{self.path(kind).name} has CRC-32 {actual:08x} instead of {expected:08x}")
         documents = self.open(DOCUMENTS)
         last = documents[-1].tolist() if len(documents) else [0, 0, 0, 0]
-        stated, found = (*self.counts, self.sentences), (len(documents), *last)
-        if found != stated:
-            what = f"{MANIFEST} counts {stated} in part {self.number} where its files have {found}"
-            raise damaged(self.folder, what)
+        if (len(documents), *last) != (*self.counts, self.sentences):
+            raise damaged(self.folder, f"{MANIFEST} has other counts in part {self.number} than its files")

@@ -1,62 +1,184 @@
-"""Writing one split of one part of a token store."""
+"""Writing one part of a token store: a function of its source's spans alone, on whatever machine it runs."""
 
 import contextlib
+import functools
+import gc
+import hashlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from input_pipeline.files import replaced
-from input_pipeline.token_store.store import DOCUMENTS, FIELDS, SENTENCES, TOKENS, Counts, Form, part_file
+from input_pipeline.io import read_json, replace, write_json
+from input_pipeline.sources.base import Document, Source, Span, to_bytes
+from input_pipeline.sources.text import sentences as split_sentences
+from input_pipeline.token_store.store import (
+    DOCUMENTS,
+    FIELDS,
+    SENTENCES,
+    SPLITS,
+    TOKENS,
+    Counts,
+    Layout,
+    part_file,
+    token_dtype,
+)
+from input_pipeline.tokenizers import store as tokenizer_store
+from input_pipeline.tokenizers.base import Tokenizer
 
-FLUSH = 1 << 20  # tokens held before they are written
+BATCH = 1 << 18  # characters that go to the tokenizer at once
+FLUSH = 1 << 20  # tokens in memory before they are written
+
+
+class Job(NamedTuple):
+    """The work of one part, pickled to whatever process does it."""
+
+    source: Source
+    spans: tuple[Span, ...]
+    number: int
+    tokenizer: Path  # its folder
+    fingerprint: str
+    folder: Path
+    holdout: float
+    sentences: str  # how documents are cut into sentences (`data.sentences`); empty: not at all
 
 
 class Piece(NamedTuple):
     """What is tokenised at once: a chunk of a document, or a sentence."""
 
-    place: float | None  # of the document that it begins; None where it goes on with one
+    place: float | None  # of the document that it begins; None if it continues one
     text: str | bytes
     ends: str = ""  # SENTENCES or FIELDS: what ends with it
 
 
-def word_count(text: str) -> int:
-    """Words of a text and ends of its lines, the last one's too, as WikiText is counted (Merity et al. 2016).
+def record_path(job: Job) -> Path:
+    """Path of a part's record, which is written last: the part is done if it exists."""
+    return job.folder / f"{job.number:05d}.json"
 
-    Words are what white space separates. Each line, a blank one too, ends with one token more, the literature's <eos>.
+
+def read_record(path: Path) -> dict | None:
+    """Content of a JSON file of an interrupted build; None if it is missing or damaged."""
+    try:
+        return read_json(path)
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+@functools.lru_cache(1)
+def _tokenizer(folder: Path, fingerprint: str) -> Tokenizer:
+    """Opened once by each worker; a new tokenizer in the same folder has another fingerprint."""
+    return tokenizer_store.open_folder(folder)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Thousands of small objects and no cycles: garbage collection would take a tenth of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+@_no_collection()
+def encode(job: Job) -> dict:
+    """Writes one part's files and returns its record. Errors: DataError for unusable text; OSError."""
+    tokenizer = _tokenizer(job.tokenizer, job.fingerprint)
+    dtype, has_end = token_dtype(tokenizer.vocab_size), tokenizer.end_id is not None
+    layout = Layout(dtype, has_end, bool(job.sentences), job.source.fields)
+    digest = hashlib.blake2b(digest_size=16)
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(_open_writer(job, split, layout, tokenizer.end_id)) for split in SPLITS]
+        for pieces in _batches(job.source, job.spans, job.sentences):
+            data = [to_bytes(piece.text) for piece in pieces]
+            digest.update(b"\0".join(data))
+            encoded = tokenizer.encode_all([piece.text for piece in pieces])
+            for piece, text, ids in zip(pieces, data, encoded, strict=True):
+                if piece.place is not None:
+                    writer = writers[piece.place < job.holdout]
+                writer.add(piece, len(text), ids)
+    record = {
+        "digest": digest.hexdigest(),
+        "splits": {writer.split: list(writer.total) for writer in writers},
+        "sentences": {writer.split: writer.sentences for writer in writers},
+        "checksums": {writer.split: writer.checksums for writer in writers},
+    }
+    write_json(record_path(job), record)
+    return record
+
+
+def text_digest(source: Source, spans: Iterable[Span], sentences: str) -> str:
+    """The digest that a part's record would have for the source's present text."""
+    digest = hashlib.blake2b(digest_size=16)
+    for pieces in _batches(source, spans, sentences):
+        digest.update(b"\0".join(to_bytes(piece.text) for piece in pieces))
+    return digest.hexdigest()
+
+
+def _batches(source: Source, spans: Iterable[Span], sentences: str) -> Iterator[list[Piece]]:
+    """Pieces of the documents, about `BATCH` characters at a time."""
+    pieces, size, ends = [], 0, SENTENCES if sentences else ""
+    for place, texts in documents(source, spans, sentences):
+        for chunks in texts:
+            for text in chunks:
+                pieces.append(Piece(place, text, ends))
+                place, size = None, size + len(text)
+                if size > BATCH:
+                    yield pieces
+                    pieces, size = [], 0
+            if source.fields:
+                pieces.append(Piece(place, "", FIELDS))
+                place = None
+    yield pieces
+
+
+def documents(source: Source, spans: Iterable[Span], sentences: str) -> Iterator[Document]:
+    """The documents of spans, in order, in chunks or, with `sentences`, in sentences."""
+    for span in spans:
+        for place, texts in source.documents(span):
+            yield Document(place, tuple(split_sentences(chunks, span) for chunks in texts) if sentences else texts)
+
+
+def word_count(text: str) -> int:
+    """Whitespace-separated words of a text plus its line ends, as WikiText is counted (Merity et al. 2016).
+
+    Each line, also a blank one and the last, ends with one more token, the literature's <eos>.
     """
     return len(text.split()) + text.count("\n") + (not text.endswith("\n"))
 
 
 @contextlib.contextmanager
-def writing(folder: Path, number: int, split: str, form: Form, end_id: int | None) -> Iterator["Writer"]:
-    """Writes one split of one part; its files appear at the end."""
+def _open_writer(job: Job, split: str, layout: Layout, end_id: int | None) -> Iterator["Writer"]:
+    """Writes one split of one part; its files appear when the block ends."""
     with contextlib.ExitStack() as stack:
-        files = {
-            what: stack.enter_context(open(stack.enter_context(replaced(part_file(folder, number, split, what))), "wb"))
-            for what in form.files
-        }
-        writer = Writer(split, form, end_id, files)
+        files = {}
+        for kind in layout.files:
+            partial = stack.enter_context(replace(part_file(job.folder, job.number, split, kind)))
+            files[kind] = stack.enter_context(open(partial, "wb"))
+        writer = Writer(split, layout, end_id, files)
         yield writer
         writer.finish()
 
 
 class Writer:
-    """Gathers documents and writes them a million tokens at a time."""
+    """Collects documents and writes them a million tokens at a time."""
 
-    def __init__(self, split: str, form: Form, end_id: int | None, files: dict[str, BinaryIO]):
-        self.split, self.checksums = split, dict.fromkeys(files, 0)  # CRC-32 of what the files hold
-        self._form, self._files = form, files
+    def __init__(self, split: str, layout: Layout, end_id: int | None, files: dict[str, BinaryIO]):
+        self.split, self.checksums = split, dict.fromkeys(files, 0)  # CRC-32 of each file
+        self._layout, self._files = layout, files
         self._end = np.array([] if end_id is None else [end_id], np.int32)
-        self._ids, self._waiting, self._pieces = [], 0, []
-        self._before = ""  # what was added last, to tell whether it broke a word
-        self._documents, self._sums = 0, np.zeros((1, 4), np.int64)  # what is written: as a row of `documents` has it
+        self._ids, self._pending, self._pieces = [], 0, []
+        self._before = ""  # the last text, to tell whether it broke a word
+        # Documents written; [1, 4] sums of tokens, bytes, words and sentences, as a row of the file `documents`.
+        self._documents, self._sums = 0, np.zeros((1, 4), np.int64)
 
     @property
     def total(self) -> Counts:
-        """What has been written."""
+        """Counts of everything written."""
         return Counts(self._documents, *self._sums[0, :3].tolist())
 
     @property
@@ -64,46 +186,47 @@ class Writer:
         return int(self._sums[0, 3])
 
     def add(self, piece: Piece, size: int, ids: np.ndarray) -> None:
-        """Adds the next piece of a document: with its bytes and ids."""
+        """Adds the next piece of a document, of `size` bytes, with its ids."""
         place, text, ends = piece
         words = word_count(text) if text and isinstance(text, str) else 0  # an image has none
         if place is not None:
             self._ids.append(self._end)
         elif text:
-            words -= not (self._before[-1:].isspace() or text[:1].isspace())  # one word, which was counted twice
-            words -= self._before[-1:] != "\n"  # and where that piece ended, no line does
+            words -= not (self._before[-1:].isspace() or text[:1].isspace())  # a broken word was counted twice
+            words -= self._before[-1:] != "\n"  # the piece before ended within a line, counted as a line end
         self._before = "\n" if ends else text
         self._ids.append(ids)
-        sentence = ends == SENTENCES and len(ids) > 0  # text that gives no ids is none
+        sentence = ends == SENTENCES and len(ids) > 0  # text without ids is no sentence
         self._pieces.append((len(ids), size, words, sentence, place is not None, ends == FIELDS))
-        self._waiting += len(ids)
-        if self._waiting > FLUSH:
+        self._pending += len(ids)
+        if self._pending > FLUSH:
             self._flush()
 
     def finish(self) -> None:
-        """Writes what is left."""
+        """Writes the rest."""
         self._flush()
         if self._documents:
             self._write(DOCUMENTS, self._sums)
 
     def _flush(self) -> None:
-        """Writes what is gathered; of the documents all but the last, which may go on."""
+        """Writes what is in memory; of `documents` all rows but the last, whose document may continue."""
         if not self._pieces:
             return
         pieces = np.array(self._pieces, np.int64)
         begins, fields = pieces[:, 4].astype(bool), pieces[:, 5].astype(bool)
-        pieces[begins, 0] += len(self._end)
+        pieces[begins, 0] += len(self._end)  # the end token stands before its document
         sums = np.concatenate([self._sums, self._sums + np.cumsum(pieces[:, :4], axis=0)])  # before and after each
         before, after = sums[:-1], sums[1:]
-        self._write(TOKENS, np.concatenate(self._ids).astype(self._form.dtype))
+        self._write(TOKENS, np.concatenate(self._ids).astype(self._layout.dtype))
+        # The sums before a document begins are those at the end of the one before it; the first has none before it.
         self._write(DOCUMENTS, before[begins][self._documents == 0 :])
         self._write(SENTENCES, after[pieces[:, 3] > 0, 0])
         self._write(FIELDS, after[fields, 0])
         self._documents += int(begins.sum())
-        self._ids, self._waiting, self._pieces, self._sums = [], 0, [], sums[-1:]
+        self._ids, self._pending, self._pieces, self._sums = [], 0, [], sums[-1:]
 
-    def _write(self, what: str, values: np.ndarray) -> None:
+    def _write(self, kind: str, values: np.ndarray) -> None:
         if values.size:
             data = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).data.cast("B")
-            self._files[what].write(data)
-            self.checksums[what] = zlib.crc32(data, self.checksums[what])
+            self._files[kind].write(data)
+            self.checksums[kind] = zlib.crc32(data, self.checksums[kind])

@@ -8,18 +8,25 @@ from pathlib import Path
 import numpy as np
 
 from input_pipeline.errors import DataError
-from input_pipeline.tokenizers.base import ByteExact, Rewriting, Tokenizer, fingerprint_of
-from input_pipeline.tokenizers.names import is_code, sentinel_ids, special_ids
+from input_pipeline.tokenizers.base import (
+    ByteExact,
+    Rewriting,
+    Tokenizer,
+    fingerprint_of,
+    is_code,
+    sentinel_ids,
+    special_ids,
+)
 
-LEFT_OUT = {"normalizer": None, "pre_tokenizer": None, "added_tokens": []}  # what a file without these keys means
-META_SPACE = "\u2581"  # with which words begin in files that come from SentencePiece
+LEFT_OUT = {"normalizer": None, "pre_tokenizer": None, "added_tokens": []}  # defaults of a file without these keys
+META_SPACE = "\u2581"  # begins words in files that come from SentencePiece
 
 
 def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) -> Tokenizer:
     """The tokenizer of a tokenizer.json; byte-exact if it is byte-level and does not rewrite text.
 
-    `unknown` is a word of the text that is read as the tokenizer's unknown token, where it has one. `roles`
-    are tokens by what they are for, names of special ids, where names alone do not tell.
+    unknown: a word of the text to read as the tokenizer's unknown token. roles: tokens by special id, for tokens whose
+    names do not tell.
     """
     tokenizers = library()
     try:
@@ -27,12 +34,12 @@ def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) 
         spec["model"]["type"] = kind_of(spec)
         _hide_special(spec)
         if spec["model"].get("dropout"):
-            spec["model"]["dropout"] = None  # else a text would have other ids each time
+            spec["model"]["dropout"] = None  # else ids would be random
         model = tokenizers.Tokenizer.from_str(json.dumps(spec))
         if not model.get_vocab_size():
             raise ValueError("its vocabulary is empty")
-    except Exception as error:  # the library raises nothing more precise
-        raise DataError(f"{path} is no tokenizer.json ({error}); save one with tokenizer.save(...)") from error
+    except Exception as error:  # the library's errors have no common type
+        raise DataError(f"{path} is no tokenizer.json ({error}). Save one with tokenizer.save(...).") from error
     model.encode_special_tokens = True  # "<|endoftext|>" within a text is text
     model.no_truncation()
     model.no_padding()
@@ -42,9 +49,7 @@ def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) 
     if unknown:
         unknown_id = _unknown(spec, model)
         if unknown_id is None:
-            raise DataError(
-                f"{path} has no unknown token for tokenizer.unknown = '{unknown}'; set --config.tokenizer.unknown="
-            )
+            raise DataError(f"tokenizer.unknown={unknown}: {path} has no unknown token. Set it to nothing.")
     elif _keeps_text(spec):
         return ByteLevel(model, spec, special, sentinels, fingerprint)
     return Rewriting(
@@ -59,27 +64,23 @@ def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) 
 
 
 def kind_of(spec: Mapping) -> str:
-    """The kind of a tokenizer.json's model, which the library tells by what it has where it is not said, as in older
-    files. Errors: as whatever reads JSON of another shape, and the library's."""
+    """The kind of a tokenizer.json's model, which older files do not state: then the library infers it."""
     return spec["model"].get("type") or type(library().Tokenizer.from_str(json.dumps(spec)).model).__name__
 
 
 def library():
-    """The package `tokenizers`. Errors: DataError where it is not installed."""
+    """The package `tokenizers`. Errors: DataError if it is not installed."""
     try:
         import tokenizers
     except ImportError:
-        raise DataError(
-            "tokenizer.kind = huggingface or wordpiece, like whatever exports a tokenizer, needs the package "
-            "tokenizers; in the clone, pip install -e '.[hf]'"
-        ) from None
+        raise DataError("This tokenizer.kind needs the package tokenizers. Run pip install -e '.[hf]'.") from None
     return tokenizers
 
 
 def _hide_special(spec: dict) -> None:
-    """Lets no text give a special token of a Unigram model, whose vocabulary has them at the best score of all pieces.
+    """Keeps text from giving special tokens of a Unigram model, which have the best score of all its pieces.
 
-    Text is cut behind the first letter of what spells one, and pieces do not reach over a cut.
+    Text is cut after the first letter of such a name, and pieces do not span a cut.
     """
     if spec["model"]["type"] != "Unigram":
         return
@@ -93,7 +94,7 @@ def _hide_special(spec: dict) -> None:
 
 
 def _special(spec: dict, model) -> tuple[dict[str, int], tuple[int, ...]]:
-    """Special ids by name, and sentinels: of tokens that no text gives, but for the end and the unknown one."""
+    """Special ids by name, and sentinels: of added tokens, except the end and the unknown one."""
     added = {token["content"]: token["id"] for token in spec["added_tokens"]}
     own = {"end": special_ids(model.token_to_id).get("end"), "unknown": _unknown(spec, model)}
     found = {**special_ids(added.get), **{name: i for name, i in own.items() if i is not None}}
@@ -102,19 +103,19 @@ def _special(spec: dict, model) -> tuple[dict[str, int], tuple[int, ...]]:
 
 
 def _by_role(spec: dict, model, roles: Mapping[str, str]) -> dict[str, int]:
-    """Special ids of `roles`: of tokens that no text gives, but for the end."""
+    """Special ids of `roles`: of added tokens, except the end."""
     added = {token["content"]: token["id"] for token in spec["added_tokens"]}
     found = {name: model.token_to_id(token) if name == "end" else added.get(token) for name, token in roles.items()}
     return {name: i for name, i in found.items() if i is not None}
 
 
 def _unknown(spec: dict, model) -> int | None:
-    """The id of what the vocabulary lacks: by name, and in unigram models by number."""
+    """The unknown id: given by name, in unigram models by number."""
     return spec["model"].get("unk_id", model.token_to_id(spec["model"].get("unk_token") or ""))
 
 
 def _continues(spec: dict, model, special: Mapping[str, int]) -> np.ndarray | None:
-    """Which ids go on with a word: in WordPiece those that say so, where words begin with a sign those without it."""
+    """Ids that continue a word: those with WordPiece's prefix, or those without SentencePiece's space."""
     vocabulary, continues = model.get_vocab(with_added_tokens=False), np.zeros(_size(model), bool)
     if spec["model"]["type"] == "WordPiece":
         prefix = spec["model"]["continuing_subword_prefix"]
@@ -135,14 +136,12 @@ def _ids_but(model, text: str, unknown: str, unknown_id: int) -> np.ndarray:
 def _ids(model, text: str) -> np.ndarray:
     try:
         return np.array(model.encode(text, add_special_tokens=False).ids, np.int32)
-    except Exception as error:  # of a unigram model without an unknown piece; the library raises nothing more precise
-        raise DataError(
-            f"this tokenizer.json has no tokens for the text {text!r:.40} ({error}); give one with an unknown token"
-        ) from None
+    except Exception as error:  # a unigram model without an unknown piece
+        raise DataError(f"tokenizer.path has no tokens for {text!r:.40}. Use one with an unknown token.") from error
 
 
 def _size(model) -> int:
-    """Ids may have gaps: the vocabulary reaches to the highest."""
+    """The highest id plus one: ids may have gaps."""
     return max(model.get_vocab(with_added_tokens=True).values()) + 1
 
 
@@ -160,13 +159,13 @@ def _keeps_text(spec: dict) -> bool:
         and not spec["model"].get("continuing_subword_prefix")
         and not spec["model"].get("end_of_word_suffix")
         and spec["model"]["vocab"].keys() >= letters().keys()
-        # An added token may take the spaces around it with it; special ones are never found in a text.
+        # An added token may swallow the spaces around it; special ones are never found in text.
         and not any(t["lstrip"] or t["rstrip"] for t in spec["added_tokens"] if not t["special"])
     )
 
 
 class ByteLevel(ByteExact):
-    """A byte-level BPE, as GPT-2's: each token is a string of letters that stand for bytes."""
+    """A byte-level BPE, as GPT-2's: each token is a string of letters, one per byte."""
 
     def __init__(self, model, spec: dict, special: Mapping[str, int], sentinels: tuple[int, ...], fingerprint: str):
         table = [b""] * _size(model)
@@ -183,7 +182,7 @@ class ByteLevel(ByteExact):
 
 
 def letters() -> dict[str, int]:
-    """GPT-2's alphabet: printable bytes of Latin-1 stand for themselves, the others for U+0100 and up, in order."""
+    """GPT-2's alphabet: printable Latin-1 bytes are themselves, the others U+0100 and up, in order."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [b for b in range(256) if b not in printable]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}

@@ -11,10 +11,16 @@ import sentencepiece as library
 from sentencepiece import sentencepiece_model_pb2
 
 from input_pipeline.errors import DataError
-from input_pipeline.tokenizers.base import ByteExact, Rewriting, Tokenizer, fingerprint_of
-from input_pipeline.tokenizers.names import sentinel_ids, special_ids
+from input_pipeline.tokenizers.base import (
+    ByteExact,
+    Rewriting,
+    Tokenizer,
+    fingerprint_of,
+    sentinel_ids,
+    special_ids,
+)
 
-META_SPACE = "\u2581"  # SentencePiece's letter for a space: the one character that its models cannot tell from another
+META_SPACE = "\u2581"  # SentencePiece's letter for a space: its models cannot tell the two apart
 ALGORITHMS = ("unigram", "bpe")
 PIECES = ("words", "phrases")
 END = "<end>"
@@ -27,15 +33,13 @@ def load(path: Path) -> Tokenizer:
         proto.ParseFromString(path.read_bytes())
         model = library.SentencePieceProcessor(model_proto=proto.SerializeToString())
     except Exception as error:
-        remedy = "give the .model file"
-        if path.suffix == ".json":
-            remedy += ", or read it as what it is: tokenizer.kind = huggingface, or wordpiece where it is BERT's"
-        raise DataError(f"{path} is no SentencePiece model ({error}); {remedy}") from error
+        remedy = "Set tokenizer.kind=huggingface." if path.suffix == ".json" else "Give the .model file."
+        raise DataError(f"{path} is no SentencePiece model ({error}). {remedy}") from error
     if model.eos_id() < 0:
-        raise DataError(f"{path} has no end-of-sentence piece to separate documents; train it with eos_id set")
+        raise DataError(f"{path} has no end-of-sentence piece. Train it with eos_id set.")
     special, sentinels = _special(proto, model)
     if met := [i for i in (*special.values(), *sentinels) if proto.pieces[i].type == _USER_DEFINED]:
-        for i in met:  # the model would find them in a text that spells them
+        for i in met:  # else the model would find them in text that spells them
             proto.pieces[i].type = sentencepiece_model_pb2.ModelProto.SentencePiece.CONTROL
         model = library.SentencePieceProcessor(model_proto=proto.SerializeToString())
     if _keeps_text(proto):
@@ -52,33 +56,33 @@ def load(path: Path) -> Tokenizer:
 
 
 class Pieces(NamedTuple):
-    """What a model is made of: its pieces in the order of their ids, each with its score.
+    """The pieces of a model in the order of their ids, with their scores.
 
-    unigram: its algorithm, else bpe. unknown: the id of the unknown piece. text: the ids that are met in text, bytes
-    left out; apart: those that no text gives. keep_text: whether any text survives it.
+    unigram: its algorithm, else bpe. unknown: id of the unknown piece. text: ids of pieces of text, without bytes;
+    special: ids without text. keep_text: whether any text survives the round trip.
     """
 
-    pieces: list[str]
+    names: list[str]
     scores: list[float]
     unigram: bool
     unknown: int
     text: frozenset[int]
-    apart: list[int]
+    special: list[int]
     keep_text: bool
 
 
-def pieces(path: Path) -> Pieces:
-    """The pieces of a model file that `load` takes."""
+def read_pieces(path: Path) -> Pieces:
+    """The pieces of a model file."""
     proto = sentencepiece_model_pb2.ModelProto()
     proto.ParseFromString(path.read_bytes())
     kinds = [piece.type for piece in proto.pieces]
     return Pieces(
-        pieces=[piece.piece for piece in proto.pieces],
+        names=[piece.piece for piece in proto.pieces],
         scores=[piece.score for piece in proto.pieces],
         unigram=proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.UNIGRAM,
         unknown=proto.trainer_spec.unk_id,
         text=frozenset(i for i, kind in enumerate(kinds) if kind == _TEXT[0]),
-        apart=[i for i, kind in enumerate(kinds) if kind not in _TEXT],
+        special=[i for i, kind in enumerate(kinds) if kind not in _TEXT],
         keep_text=_keeps_text(proto),
     )
 
@@ -88,7 +92,7 @@ _USER_DEFINED = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
 
 
 def _special(proto, model: library.SentencePieceProcessor) -> tuple[dict[str, int], tuple[int, ...]]:
-    """Special ids by name, and sentinels: what the model says of its own, the others by their names."""
+    """Special ids by name, and sentinels: the model's own settings first, then pieces by name."""
     apart = {piece.piece: i for i, piece in enumerate(proto.pieces) if piece.type not in _TEXT}  # not met in a text
     own = {"end": model.eos_id(), "unknown": model.unk_id(), "pad": model.pad_id()}
     return {**special_ids(apart.get), **{name: i for name, i in own.items() if i >= 0}}, sentinel_ids(apart.get)
@@ -122,7 +126,7 @@ class SentencePiece(ByteExact):
     def encode(self, text: str) -> np.ndarray:
         if META_SPACE not in text:
             return self._model.encode(text, out_type="numpy")
-        pieces = []  # the letter itself goes through as bytes
+        pieces = []  # the letter itself is encoded as its bytes
         for part in text.split(META_SPACE):
             pieces += [self._meta_space, self._model.encode(part, out_type="numpy")]
         return np.concatenate(pieces[1:])
@@ -142,10 +146,10 @@ def _bytes_of(model: library.SentencePieceProcessor, token: int) -> bytes:
 
 
 def check(algorithm: str, pieces: str) -> None:
-    """Raises DataError where `train` does not know what it is asked for."""
+    """Raises DataError for an unknown `algorithm` or `pieces`."""
     for key, value, choices in (("algorithm", algorithm, ALGORITHMS), ("pieces", pieces, PIECES)):
         if value not in choices:
-            raise DataError(f"tokenizer.{key} is '{value}'; choose one of: {', '.join(choices)}")
+            raise DataError(f"tokenizer.{key}={value} is unknown. Choose one of: {', '.join(choices)}.")
 
 
 def train(texts: Iterable[str], vocab_size: int, algorithm: str, pieces: str) -> bytes:
@@ -153,8 +157,8 @@ def train(texts: Iterable[str], vocab_size: int, algorithm: str, pieces: str) ->
 
     pieces: `words` keeps a piece within a word, or within a run of white space; `phrases` lets pieces span words,
     punctuation and a newline with the indentation after it. On Python source, with 4,096 pieces of BPE, that is
-    4.1 bytes a token instead of 3.2; unigram takes minutes to train so. Text that yields fewer than `vocab_size` pieces
-    gives all that it yields. Errors: DataError if the vocabulary is too small for the text, and those of `check`.
+    4.1 bytes a token instead of 3.2; unigram then takes minutes to train. A text may yield fewer than `vocab_size`
+    pieces. Errors: DataError if the vocabulary is too small for the text, and those of `check`.
     """
     check(algorithm, pieces)
     sentences = list(_sentences(texts))
@@ -175,7 +179,7 @@ def _trained(sentences: Iterable[str], vocab_size: int, algorithm: str, pieces: 
         model_type=algorithm,
         vocab_size=vocab_size,
         byte_fallback=True,
-        required_chars=META_SPACE,  # without a piece of its own, a space would be read as that letter
+        required_chars=META_SPACE,  # without its own piece, a space would fall back to bytes of that letter
         normalization_rule_name="identity",
         add_dummy_prefix=False,
         remove_extra_whitespaces=False,
@@ -189,25 +193,23 @@ def _trained(sentences: Iterable[str], vocab_size: int, algorithm: str, pieces: 
         bos_id=-1,
         pad_id=-1,
         max_sentence_length=1 << 30,
-        num_threads=4,  # fixed: sums over threads, and so the pieces, depend on it
+        num_threads=4,  # fixed: the pieces depend on sums over threads
         minloglevel=3,
     )
     return content.getvalue()
 
 
 def _sentences(texts: Iterable[str]) -> Iterator[str]:
-    """Lines, each with the white space before it, so that pieces of newline and indentation can be learnt."""
+    """Lines, each with the white space before it, so that newline and indentation can become one piece."""
     for text in texts:
         yield from filter(None, re.split(r"(?<=\S)(?=[^\S\n]*\n)", text))
 
 
 def _explained(message: str, vocab_size: int) -> DataError:
-    """The library's error in the words of the config."""
-    said = f"tokenizer.vocab_size = {vocab_size}"
+    """The library's error in terms of the config."""
+    setting = f"tokenizer.vocab_size={vocab_size}"
     if match := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
-        return DataError(
-            f"{said} is too small to train: bytes and frequent characters alone take {match[1]}; set it to that or more"
-        )
+        return DataError(f"{setting} is too small: bytes and frequent characters take {match[1]}. Set that or more.")
     if "sentences_.empty()" in message:
-        return DataError("there is no text in data.train to train the tokenizer on; check the source")
-    return DataError(f"{said}: SentencePiece cannot train ({message}); change the tokenizer's settings")
+        return DataError("data.train has no text to train the tokenizer on. Check the source.")
+    return DataError(f"{setting}: SentencePiece cannot train ({message}). Change the tokenizer's settings.")

@@ -1,8 +1,8 @@
-"""WordPiece as BERT has it (Devlin et al. 2018): read from a vocab.txt or a tokenizer.json, or trained here.
+"""BERT's WordPiece (Devlin et al. 2018): read from a vocab.txt or a tokenizer.json, or trained here.
 
 Text is cleaned, split at white space, punctuation and CJK characters and, uncased, lower-cased without accents; each
-word is then cut into the longest pieces that the vocabulary has, of which all but the first begin with "##". Whatever
-it comes from, it is kept as a tokenizer.json, which says all of that.
+word is then cut into the longest pieces in the vocabulary, of which all but the first begin with "##". It is stored as
+a tokenizer.json.
 """
 
 import json
@@ -15,14 +15,16 @@ from input_pipeline.tokenizers.huggingface import kind_of, library
 
 PAD, UNKNOWN, CLASSIFIER, SEPARATOR, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUING = "##"
-LONGEST = 100  # characters of a word; a longer one is unknown
-CHARACTERS = 1000  # at most so many enter a vocabulary trained here, the most frequent ones; others are unknown
-LEAST = 2  # occurrences of what becomes a piece
+LONGEST = 100  # characters of a word; longer ones are unknown
+CHARACTERS = 1000  # in a trained vocabulary, the most frequent ones; others are unknown
+LEAST = 2  # occurrences that a piece needs
 
 
 def read(path: Path, cased: bool) -> bytes:
-    """The tokenizer.json of a file. Errors: DataError where it is neither a vocabulary nor a WordPiece tokenizer.json,
-    or one that is not `cased` as asked."""
+    """The tokenizer.json of a vocabulary or a WordPiece tokenizer.json.
+
+    Errors: DataError for other files, or another `cased` than the file's.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -34,15 +36,12 @@ def read(path: Path, cased: bool) -> bytes:
         kind, lowercase = kind_of(spec), lower_cases(spec.get("normalizer"))
     except DataError:
         raise
-    except Exception:  # the library raises nothing more precise
+    except Exception:  # the library's errors have no common type
         raise _neither(path) from None
     if kind != "WordPiece":
-        raise DataError(f"{path} is a tokenizer.json of {kind}, not WordPiece; set --config.tokenizer.kind=huggingface")
+        raise DataError(f"{path} is a tokenizer.json of {kind}. Set --config.tokenizer.kind=huggingface.")
     if lowercase == cased:
-        raise DataError(
-            f"tokenizer.cased = {cased}, but {path} {'lower-cases' if lowercase else 'keeps the case of'} its text; "
-            f"set --config.tokenizer.cased={not cased}"
-        )
+        raise DataError(f"tokenizer.cased={cased} contradicts {path}. Set --config.tokenizer.cased={not cased}.")
     return text.encode("utf-8")
 
 
@@ -57,10 +56,7 @@ def lower_cases(normalizer: object) -> bool:
 
 
 def _neither(path: Path) -> DataError:
-    return DataError(
-        f"{path} is neither a vocabulary of one piece a line nor a tokenizer.json; give BERT's vocab.txt, or what "
-        "tokenizer.save(...) wrote"
-    )
+    return DataError(f"{path} is neither a vocabulary nor a tokenizer.json. Give BERT's vocab.txt or tokenizer.json.")
 
 
 def _from_vocabulary(path: Path, lines: list[str], cased: bool) -> bytes:
@@ -68,7 +64,7 @@ def _from_vocabulary(path: Path, lines: list[str], cased: bool) -> bytes:
     vocabulary = {piece: i for i, piece in enumerate(pieces) if piece}
     for piece in (UNKNOWN, SEPARATOR):
         if piece not in vocabulary:
-            raise DataError(f"{path} has no line {piece}, which BERT's vocabularies have; give one of those")
+            raise DataError(f"{path} has no line {piece}. Give a vocabulary of BERT's.")
     return _tokenizer(vocabulary, cased).to_str(pretty=True).encode("utf-8")
 
 
@@ -92,9 +88,9 @@ def _tokenizer(vocabulary: Mapping[str, int], cased: bool):
 def train(texts: Iterable[str], vocab_size: int, cased: bool) -> bytes:
     """Trains a vocabulary on `texts` and returns its tokenizer.json: the same for the same texts on any machine.
 
-    It has the five special pieces, then characters, then pieces by the order in which they are made: the most frequent
-    pair of pieces first. Words of more than LONGEST characters, which are unknown however they begin, teach it nothing.
-    Errors: DataError where the characters alone are too many.
+    It has the five special pieces, then characters, then pieces in the order in which they are made: the most frequent
+    pair of pieces first. Words of more than LONGEST characters are ignored, since they are always unknown.
+    Errors: DataError if `vocab_size` is too small for the characters.
     """
     parts = library()
     normalizer = parts.normalizers.BertNormalizer(lowercase=not cased)
@@ -109,15 +105,15 @@ def train(texts: Iterable[str], vocab_size: int, cased: bool) -> bytes:
         counts.update(line)
         words.update(found)
     if not words:
-        raise DataError("there is no text in data.train to train the tokenizer on; check the source")
+        raise DataError("data.train has no text to train the tokenizer on. Check the source.")
     known = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))[:CHARACTERS]
     inner = {c for word in words for piece, _ in split(word) for c in piece[1:]}.intersection(known)
-    continuing = [CONTINUING + c for c in sorted(inner)]  # given, since the library would number them by chance
+    continuing = [CONTINUING + c for c in sorted(inner)]  # given explicitly: the library's own order varies
     least = len(SPECIAL) + len(known) + len(continuing)
     if vocab_size < least:
         raise DataError(
-            f"tokenizer.vocab_size = {vocab_size} is too small to train: special pieces and frequent characters alone "
-            f"take {least}; set it to that or more"
+            f"tokenizer.vocab_size={vocab_size} is too small: special pieces and characters take {least}. Set that or "
+            "more."
         )
     tokenizer = _tokenizer({UNKNOWN: 0}, cased)
     trainer = parts.trainers.WordPieceTrainer(

@@ -8,7 +8,7 @@ import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from input_pipeline import io, pipeline
-from input_pipeline.tokenizers import saved
+from input_pipeline.tokenizers import store as tokenizer_store
 from pretrain import config as configs
 from pretrain.checkpoints import integrity, restore
 from pretrain.checkpoints.restore import Checkpoints
@@ -91,7 +91,7 @@ class Weights:
         """Raises UserError unless the other run's fingerprint `there` is that of `tokenizer`, so that ids agree."""
         if there != tokenizer.fingerprint:
             has_tokenizer = pipeline.has_tokenizer(self.tokenizer)
-            remedy = saved.flags(self.tokenizer) if has_tokenizer else f"the folder {self.tokenizer}"
+            remedy = tokenizer_store.flags(self.tokenizer) if has_tokenizer else f"the folder {self.tokenizer}"
             raise self._error(f"tokenizers differ ({there}, here {tokenizer.fingerprint}). Use {remedy}.")
 
     def load_into(self, initial, model: Mapping) -> tuple[dict, str]:

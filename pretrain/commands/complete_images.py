@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from input_pipeline import pipeline
-from input_pipeline.sources import images, sources
+from input_pipeline.sources import images, parser
 from pretrain import config as configs
 from pretrain.commands.arguments import Complete
 from pretrain.commands.shared import check_processes
@@ -90,7 +90,7 @@ def _originals(config, workdir: str, named: str, count: int) -> np.ndarray:
     if ":" in named:
         found = [
             np.frombuffer(b"".join(document.chunks), np.uint8)
-            for document in itertools.islice(_documents(sources.parse(named, "--images", shape)), count)
+            for document in itertools.islice(_documents(parser.parse(named, "--images", shape)), count)
         ]
     else:
         sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 
 from input_pipeline.packing.concat import texts_without_code
-from input_pipeline.sources import sources
+from input_pipeline.sources import parser
 from pretrain import config as configs
 from pretrain.commands.arguments import Generate
 from pretrain.commands.shared import check_processes
@@ -76,7 +76,7 @@ def read_prompts(arguments: Generate) -> list[str]:
 def warn_of_codes(config, tokenizer, prompts: Sequence[str]) -> None:
     """Warns of prompts without a control code, where every row of the training text starts with one (CTRL)."""
     if "coded" in config.objective and config.objective.coded:
-        codes = list(dict.fromkeys(s.code for s in sources.parse(config.data.train, "data.train", config.data.image)))
+        codes = list(dict.fromkeys(s.code for s in parser.parse(config.data.train, "data.train", config.data.image)))
         for text in texts_without_code(prompts, codes, tokenizer):
             say(f"warning: prompt {text!r:.40} has no control code; the training text names {', '.join(codes)}")
 

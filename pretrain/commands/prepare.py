@@ -5,7 +5,7 @@ import json
 import models
 from input_pipeline import pipeline, validate
 from input_pipeline.token_store import beam
-from input_pipeline.token_store.workers import processes
+from input_pipeline.token_store.build import processes
 from pretrain import config as configs
 from pretrain.commands.arguments import Prepare
 from pretrain.commands.shared import resolve

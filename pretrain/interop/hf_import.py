@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from configs.common import MODELS
 from input_pipeline import corruption
 from input_pipeline.files import read_json
-from input_pipeline.tokenizers import folder as tokenizer_folder
+from input_pipeline.tokenizers import store as tokenizer_store
 from pretrain import config as configs
 from pretrain.checkpoints import params_only
 from pretrain.distributed.init import quiet
@@ -63,7 +63,7 @@ def import_folder(
     special = corruption.special(config.objective.to_dict(), config.data.layout)
     with new_folder(Path(workdir)) as partial:
         run = Workdir(partial)
-        tokenizer = tokenizer_folder.make_folder(
+        tokenizer = tokenizer_store.make_folder(
             run.folders.tokenizer, config.tokenizer.to_dict(), {}, 0.0, report, special, roles=roles
         )
         if tokenizer.vocab_size > config.model.vocab_size:

@@ -87,7 +87,7 @@ def test_check_names_the_key_of_a_mistake(sections, tmp_path, message):
 
 
 def test_check_returns_sources_without_reading_documents(sections, monkeypatch, tmp_path):
-    monkeypatch.setattr("input_pipeline.sources.readers.opened", None)
+    monkeypatch.setattr("input_pipeline.sources.text.open_bytes", None)
     given = sections()
     named = validate.check(*given, Folders(tmp_path / "no/tokenizer", tmp_path / "no/data"))
     assert [source.spec for source in named["train"]] == [given[0]["train"]]

@@ -7,7 +7,7 @@ import pytest
 
 from input_pipeline import corruption
 from input_pipeline.errors import DataError
-from input_pipeline.tokenizers import folder
+from input_pipeline.tokenizers import store as tokenizer_store
 from input_pipeline.tokenizers.settings import known_size
 
 FILED = [one for one in every_recipe.EVERY if every_recipe.config_of(*one).tokenizer.path]
@@ -18,7 +18,7 @@ def test_the_remedy_fits_the_model(name, variant, tmp_path):
     config = every_recipe.config_of(name, variant)
     section = config.tokenizer.to_dict()
     with pytest.raises(DataError, match="is no file; correct it, or ") as refused:
-        folder.check(tmp_path, section)
+        tokenizer_store.check(tmp_path, section)
     said = dict(re.findall(r"--config\.tokenizer\.(\w+)=(\w*)", str(refused.value)))
     assert said or "leave it empty to train one" in str(refused.value)
     needed = corruption.special(config.objective.to_dict(), config.data.layout)

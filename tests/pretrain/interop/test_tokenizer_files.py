@@ -9,8 +9,8 @@ import tokenizers
 
 from input_pipeline import pipeline
 from input_pipeline.errors import DataError
-from input_pipeline.sources import sources
-from input_pipeline.tokenizers import exported, folder, saved
+from input_pipeline.sources import parser
+from input_pipeline.tokenizers import store as tokenizer_store
 from pretrain.errors import UserError
 from pretrain.interop import families, tokenizer_files
 from pretrain.interop.hf_import import import_folder
@@ -27,13 +27,13 @@ def trained(tmp_path_factory):
     root, folders = tmp_path_factory.mktemp("tokenizers"), {}
     rng, words = random.Random(0), " ".join(hub.TEXT).split()
     (root / "text.txt").write_text("\n".join(" ".join(rng.choices(words, k=9)) for _ in range(200)))
-    named = {"train": sources.parse(f"text:{root}/text.txt", "data.train", ())}
+    named = {"train": parser.parse(f"text:{root}/text.txt", "data.train", ())}
 
     def make(special=(), **settings):
         key = repr((special, settings))
         if key not in folders:
             folders[key] = root / str(len(folders))
-            folder.make_folder(folders[key], SETTINGS | settings, named, 0.0, lambda message: None, special)
+            tokenizer_store.make_folder(folders[key], SETTINGS | settings, named, 0.0, lambda message: None, special)
         return folders[key]
 
     return make
@@ -41,7 +41,7 @@ def trained(tmp_path_factory):
 
 def write(source, target, model_type):
     """(our tokenizer, the written settings, what `write` returns)."""
-    own = saved.open_folder(source)
+    own = tokenizer_store.open_folder(source)
     special = tokenizer_files.write(source, own, target, families.FAMILIES[model_type], 16)
     return own, json.loads((target / "tokenizer_config.json").read_text()), special
 
@@ -66,7 +66,8 @@ def read(path):
 )
 def test_tokenizer_json_has_the_same_ids(trained, settings):
     source = trained(**settings)
-    own, again = saved.open_folder(source), tokenizers.Tokenizer.from_str(exported.tokenizer_json(source).to_str())
+    own = tokenizer_store.open_folder(source)
+    again = tokenizers.Tokenizer.from_str(tokenizer_store.tokenizer_json(source).to_str())
     assert again.get_vocab_size() == own.vocab_size
     for text in TEXTS:
         ids = own.encode(text).tolist()
@@ -79,7 +80,7 @@ def test_tokenizer_json_has_the_same_ids(trained, settings):
 
 def test_tokenizer_json_of_words(trained):
     with pytest.raises(DataError, match="words"):
-        exported.tokenizer_json(trained(kind="words", vocab_size=20))
+        tokenizer_store.tokenizer_json(trained(kind="words", vocab_size=20))
 
 
 def test_write_frames_a_text_and_a_pair(trained, tmp_path):
@@ -151,7 +152,7 @@ def test_special_ids_round_trip(trained, model_type, special, tmp_path):
     own, _, _ = write(source, tmp_path, model_type)
     section = tokenizer_files.section(tmp_path, family.tokenizers)
     roles = tokenizer_files.roles(tmp_path, section, family, {})
-    back = folder.make_folder(tmp_path / "back", {**SETTINGS, **section}, {}, 0.0, print, special, roles=roles)
+    back = tokenizer_store.make_folder(tmp_path / "back", {**SETTINGS, **section}, {}, 0.0, print, special, roles=roles)
     assert back.special == own.special and back.vocab_size == own.vocab_size
     assert back.encode(TEXTS[0]).tolist() == own.encode(TEXTS[0]).tolist()
 
@@ -167,7 +168,7 @@ def test_roles_by_settings(file, tmp_path):
         tokens = {"bos_token": "<begin>", "eos_token": {"content": "<stop>"}, "mask_token": "<hidden>"}
         (tmp_path / file).write_text(json.dumps(tokens))
     roles = tokenizer_files.roles(tmp_path, section, families.FAMILIES["bart"], given)
-    opened = folder.make_folder(tmp_path / "run", {**SETTINGS, **section}, {}, 0.0, print, roles=roles)
+    opened = tokenizer_store.make_folder(tmp_path / "run", {**SETTINGS, **section}, {}, 0.0, print, roles=roles)
     end = 0 if file == "config.json" else 2
     assert opened.special == {"end": end, "classifier": 1, "mask": 3, "pad": 4, "separator": 0}
 
@@ -185,7 +186,7 @@ def test_spiece_that_rewrites_text_is_for_t5(tmp_path):
     assert tokenizer_files.section(tmp_path, ("sentencepiece",))["sentinels"] == 100
     source, out = tmp_path / "tokenizer", tmp_path / "out"
     settings = SETTINGS | {"path": str(tmp_path / "spiece.model"), "sentinels": 4}
-    folder.make_folder(source, settings, {}, 0.0, print)
+    tokenizer_store.make_folder(source, settings, {}, 0.0, print)
     out.mkdir()
     with pytest.raises(UserError, match="gpt2"):
         write(source, out, "gpt2")
@@ -210,7 +211,7 @@ def test_files_of_one_class_round_trip(kind, class_name, tmp_path):
             tokenizer_files.section(theirs, kinds)
     section = tokenizer_files.section(theirs, kinds, prepared=True)
     assert section == {"kind": kind, "path": str(theirs / "vocab.json"), "sentinels": 0}
-    folder.make_folder(tmp_path / "run", SETTINGS | section, {}, 0.0, print)
+    tokenizer_store.make_folder(tmp_path / "run", SETTINGS | section, {}, 0.0, print)
     _, written, _ = write(tmp_path / "run", out, kind)
     assert written["tokenizer_class"] == class_name
     assert json.loads((out / "vocab.json").read_text()) == vocabulary

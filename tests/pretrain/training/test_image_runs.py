@@ -82,7 +82,7 @@ def tiles(path, across: int, down: int) -> np.ndarray:
 
 
 def validation(folder) -> np.ndarray:
-    return np.stack([images.decoded(str(path), path.name) for path in sorted((folder / "validation").glob("*.png"))])
+    return np.stack([images.decode(str(path), path.name) for path in sorted((folder / "validation").glob("*.png"))])
 
 
 def test_bits_per_dim(pretrain, trained):

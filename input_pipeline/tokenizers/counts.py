@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from input_pipeline.errors import DataError
-from input_pipeline.files import read_json
-from input_pipeline.sources.readers import raw
+from input_pipeline.io import read_json
+from input_pipeline.sources.base import to_bytes
 from input_pipeline.tokenizers.base import ByteExact, Rewriting, Tokenizer, fingerprint_of
 
 END, UNKNOWN = "<eos>", "<unk>"
@@ -18,25 +18,25 @@ _WORDS = re.compile(r"\n|\S+")
 
 
 def count_symbols(texts: Iterable[str]) -> list[int]:
-    """The byte values that occur in `texts`, most frequent first; ties in their order. Errors: DataError of no text."""
+    """The byte values in `texts`, most frequent first, ties by value. Errors: DataError if there is no text."""
     counts = np.zeros(256, np.int64)
     for text in texts:
-        counts += np.bincount(np.frombuffer(raw(text), np.uint8), minlength=256)
+        counts += np.bincount(np.frombuffer(to_bytes(text), np.uint8), minlength=256)
     if not counts.any():
-        raise DataError("there is no text to count symbols in; check the sources")
+        raise DataError("data.train has no text to count symbols in. Check the source.")
     order = np.argsort(-counts, kind="stable")
     return order[counts[order] > 0].tolist()
 
 
 def count_words(texts: Iterable[str], size: int) -> list[str]:
-    """`<eos>`, then the most frequent whitespace-separated words of `texts`, and `<unk>`: at most `size` of them all.
+    """`<eos>`, then the most frequent whitespace-separated words of `texts`, and `<unk>`: at most `size` in all.
 
-    The order is that of the release of Transformer-XL (Dai et al. 2019); ties in order of occurrence. Errors: DataError
-    where there is no word.
+    The order of Transformer-XL's release (Dai et al. 2019); ties in order of occurrence. Errors: DataError if there is
+    no word.
     """
     counts = Counter(word for text in texts for word in _WORDS.findall(text) if word != "\n")
     if not counts:
-        raise DataError("there is no text in data.train to count words in; check the source")
+        raise DataError("data.train has no text to count words in. Check the source.")
     counts.pop(END, None)
     words = [word for word, _ in counts.most_common(size - 1)]
     if UNKNOWN not in words:
@@ -67,7 +67,7 @@ def load_words(path: Path) -> Tokenizer:
     def fits(words: list) -> bool:
         return words[:1] == [END] and UNKNOWN in words and all(type(w) is str for w in words)
 
-    words = _vocabulary(path, fits, f"words, of which {END} is the first and {UNKNOWN} another")
+    words = _vocabulary(path, fits, f"words, {END} first and {UNKNOWN} among them")
     ids = {word: i for i, word in enumerate(words)} | {"\n": 0}
     unknown = ids[UNKNOWN]
 
@@ -85,22 +85,19 @@ def load_words(path: Path) -> Tokenizer:
 
 
 def _vocabulary(path: Path, fits: Callable[[list], bool], what: str) -> list:
-    """The vocabulary that `save` wrote. Errors: DataError where it is no list of different entries, or `fits` not."""
+    """The vocabulary that `save` wrote. Errors: DataError unless it is a list of different entries that `fits`."""
     try:
         content = read_json(path)
     except ValueError:  # no UTF-8, or no JSON
         content = None
     found = content.get("vocabulary") if isinstance(content, dict) else None
     if not isinstance(found, list) or not fits(found) or len(set(found)) < len(found):
-        raise DataError(
-            f'{path} is no vocabulary; give a JSON file of {{"vocabulary": [...]}} with {what}, each once, as a run '
-            "keeps in its folder tokenizer"
-        )
+        raise DataError(f'{path} is no vocabulary. Give JSON of {{"vocabulary": [...]}} with {what}, each once.')
     return found
 
 
 class Symbols(ByteExact):
-    """The bytes that a text is made of and nothing else: documents follow one another without an end token."""
+    """The bytes that occur in a text and nothing else: documents follow one another without an end token."""
 
     def __init__(self, symbols: Sequence[int], fingerprint: str):
         super().__init__([bytes([symbol]) for symbol in symbols], {}, fingerprint)
@@ -108,12 +105,11 @@ class Symbols(ByteExact):
         self._ids[symbols] = np.arange(len(symbols))
 
     def encode(self, text: str) -> np.ndarray:
-        """Ids of `text`, int32 [n]. Errors: DataError for a byte that the vocabulary lacks."""
-        data = np.frombuffer(raw(text), np.uint8)
+        """Ids of `text`, int32 [n]. Errors: DataError for a byte outside the vocabulary."""
+        data = np.frombuffer(to_bytes(text), np.uint8)
         ids = self._ids[data]
         if len(ids) and ids.min() < 0:
             raise DataError(
-                f"the byte {data[ids.argmin()]:#04x} is none of the {self.vocab_size} symbols that the tokenizer was "
-                "made from; leave the text out that has it, or use tokenizer.kind = bytes"
+                f"tokenizer.kind=symbols: byte {data[ids.argmin()]:#04x} is not in the vocabulary. Use kind=bytes."
             )
         return ids

@@ -1,0 +1,152 @@
+"""Documents, spans of files, and the interface of a source."""
+
+import hashlib
+import itertools
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from input_pipeline.errors import DataError
+from input_pipeline.io import is_remote
+
+CHUNK = 1 << 20  # characters at most; tokenizers take time and memory in proportion
+
+
+class Document(NamedTuple):
+    """The texts of a document, each in chunks to be read once and in order; for an image, its bytes.
+
+    place: a hash, uniform from 0 to 1, of the file's name where a file is a document, else of the content, so that
+    equal lines share a place. Documents whose place is below `data.holdout` are held out. texts: one, or one per field
+    that the source names; none if all would be empty.
+    """
+
+    place: float
+    texts: tuple[Iterable[str] | Iterable[bytes], ...]
+
+    @classmethod
+    def from_text(cls, place: float, text: str) -> "Document":
+        return cls(place, (_in_chunks(text),) if text else ())
+
+    @classmethod
+    def from_fields(cls, place: float, texts: Sequence[str]) -> "Document":
+        return cls(place, tuple(map(_in_chunks, texts)) if any(texts) else ())
+
+    @property
+    def chunks(self) -> Iterator[str] | Iterator[bytes]:
+        """The chunks of all its texts."""
+        return itertools.chain.from_iterable(self.texts)
+
+
+class Span(NamedTuple):
+    """The stretch [start, end) of one file, in (decompressed) bytes; or of a TFDS split, in records."""
+
+    path: str
+    name: str
+    start: int
+    end: int | None  # None: to the end of the file
+    size: int  # approximate bytes, by which work is divided
+
+
+class File(NamedTuple):
+    """One file of a source, as the token store's manifest records it."""
+
+    name: str
+    size: int  # bytes
+    changed: int  # modification time, ns
+
+
+class Source:
+    """Reads documents. Instances are small and are pickled to worker processes.
+
+    A source lists its files (to notice a change) and the spans it can be read in (to share the work), and reads a span
+    as documents.
+    """
+
+    spec: str
+    fields: tuple[str, ...] = ()  # names of the texts of a document; () if each is a single text
+    code: str = ""  # control code that its rows begin with
+    language: str = ""  # of all its text
+    records = False  # whether it reads records, with text or an image at named fields
+    start, end = 0, None  # bytes of each file that are read
+    origin = ""  # version of the interpreter, for sources whose files differ with it
+
+    def files(self) -> list[File]:
+        """Every file, in a fixed order. Errors: DataError if there is none."""
+        raise NotImplementedError
+
+    def spans(self, target: int) -> Iterator[Span]:
+        """Everything there is to read, in order, in spans of about `target` bytes where possible."""
+        raise NotImplementedError
+
+    def documents(self, span: Span) -> Iterator[Document]:
+        """The documents of one span, in order."""
+        raise NotImplementedError
+
+    def dividing(self, holdout: float) -> "Source":
+        """The source as read if the share `holdout` of its documents is held out."""
+        return self
+
+    def paths(self) -> list[str]:
+        """Existing files, in order; [] if it does not read plain files."""
+        return []
+
+    def shared(self, other: "Source") -> str:
+        """Name of something that both sources read; empty if nothing is known to be."""
+        both = set(map(os.path.realpath, self.paths())) & set(map(os.path.realpath, other.paths()))
+        meet = max(self.start, other.start) < min(end or sys.maxsize for end in (self.end, other.end))
+        return min(both) if both and meet else self.spec if self.spec == other.spec else ""
+
+
+def hash_to_unit(data: bytes) -> float:
+    """Hash of a name or a text, uniform from 0 to 1."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest()) / 2**64
+
+
+def to_bytes(chunk: str | bytes) -> bytes:
+    """The bytes of a document's chunk."""
+    return chunk if isinstance(chunk, bytes) else chunk.encode("utf-8")
+
+
+def named_fields(spec: str, options: Mapping[str, str]) -> tuple[str, ...]:
+    """The option `fields` of a source of records. Errors: DataError for empty or repeated names."""
+    if "fields" not in options:
+        return ()
+    fields = tuple(options["fields"].split(","))
+    if "field" in options or not all(fields) or len(set(fields)) < len(fields):
+        raise DataError(f"'{spec}': write fields=NAME,NAME, each once, or field=NAME for one text.")
+    return fields
+
+
+def absolute(path: str) -> str:
+    """A path as it is from any folder."""
+    return path if is_remote(path) else os.path.abspath(os.path.expanduser(path))
+
+
+def split_chunks(blocks: Iterable[str], limit: int = CHUNK) -> Iterator[str]:
+    """The same text in chunks of at most `limit` characters, which depend on the text alone, not on its blocks.
+
+    A chunk ends before the whitespace that starts a new line, so that tokens of newline and indentation
+    stay whole; failing that before a space, failing that anywhere.
+    """
+    rest = ""
+    for block in blocks:
+        rest += block
+        while len(rest) > limit:
+            cut = _last_line_start(rest, limit) or max(rest.rfind(" ", 1, limit), 0) or limit
+            yield rest[:cut]
+            rest = rest[cut:]
+    if rest:
+        yield rest
+
+
+def _last_line_start(text: str, limit: int) -> int:
+    """Index of the last run of whitespace with a newline in text[:limit]; 0 if there is none."""
+    newline = text.rfind("\n", 1, limit)
+    while newline > 0 and text[newline - 1].isspace():
+        newline -= 1
+    return max(newline, 0)
+
+
+def _in_chunks(text: str) -> Iterable[str]:
+    return split_chunks([text]) if len(text) > CHUNK else (text,)

@@ -1,0 +1,286 @@
+"""Text files as documents: decompression, decoding and cutting, in bounded memory."""
+
+import codecs
+import contextlib
+import gzip
+import io
+import os
+import sys
+import sysconfig
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from input_pipeline.errors import DataError
+from input_pipeline.io import info, open_path
+from input_pipeline.sources.base import CHUNK, Document, File, Source, Span, hash_to_unit, split_chunks
+
+COMPRESSED = (".gz", ".zst")  # read from their beginning only
+UNSUPPORTED = (".xz", ".bz2", ".lz4", ".zip", ".7z", ".z")
+PACKED = 1 << 12  # compressed bytes at a time: each may become tens of thousands
+
+
+@contextlib.contextmanager
+def open_bytes(path: str, start: int) -> Iterator[BinaryIO]:
+    """A file's bytes from `start` on, decompressed if its name ends in .gz or .zst."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending in UNSUPPORTED:
+        raise DataError(f"{path}: this compression is not supported. Unpack it, or use gzip or zstd.")
+    unpack = {".gz": gzip.open, ".zst": _open_zstd}.get(ending, lambda file, mode: contextlib.nullcontext(file))
+    with open_path(path).open("rb") as file, unpack(file, "rb") as stream:
+        try:
+            if not is_compressed(path):
+                stream.seek(start)
+            while stream.tell() < start and stream.read(min(start - stream.tell(), CHUNK)):
+                pass  # a compressed file is read from its beginning
+            yield stream
+        except (EOFError, gzip.BadGzipFile, zlib.error, *_zstd_errors()) as error:
+            raise DataError(f"{path} cannot be decompressed ({error}). Download it again.") from error
+
+
+def is_compressed(path: str) -> bool:
+    return path.lower().endswith(COMPRESSED)
+
+
+def size_up_to(path: str, limit: int) -> int:
+    """Bytes of a file, decompressed; `limit` if it has more."""
+    with open_bytes(path, limit - 1) as stream:
+        stream.read(1)
+        return stream.tell()
+
+
+def _open_zstd(file: BinaryIO, mode: str) -> BinaryIO:
+    try:
+        import zstandard
+    except ImportError:
+        raise DataError("Files that end in .zst need the package zstandard. Run pip install -e '.[zstd]'.") from None
+    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # as `zstd --long=31` writes
+    return io.BufferedReader(_ZstdFrames(file, decompressor.decompressobj), CHUNK)
+
+
+class _ZstdFrames(io.RawIOBase):
+    """The content of a file's frames; pzstd writes many. The library's reader would not notice a cut last frame."""
+
+    def __init__(self, file: BinaryIO, new_frame: Callable):
+        self._file, self._new_frame, self._frame = file, new_frame, None
+        self._packed, self._content, self._position = b"", b"", 0
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer) -> int:
+        while not self._content:
+            self._packed = self._packed or self._file.read(PACKED)
+            if not self._packed and self._frame:
+                raise EOFError("it ends within a frame")
+            if not self._packed:
+                return 0
+            self._frame = self._frame or self._new_frame()
+            self._content = self._frame.decompress(self._packed)
+            self._packed = self._frame.unused_data
+            self._frame = None if self._frame.eof else self._frame
+        size = min(len(buffer), len(self._content))
+        buffer[:size], self._content = self._content[:size], self._content[size:]
+        self._position += size
+        return size
+
+
+def _zstd_errors() -> list[type]:
+    library = sys.modules.get("zstandard")
+    return [library.ZstdError] if library else []
+
+
+def sentences(chunks: Iterable[str], span: Span) -> Iterator[str]:
+    """The sentences of a document: its lines, stripped, without blank ones. Errors: DataError for an endless line."""
+    rest = ""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split("\n")
+        yield from filter(None, map(str.strip, lines))
+        if len(rest) > CHUNK:
+            raise DataError(
+                f"data.sentences=lines: {span.path} has a line of over {CHUNK:,} characters. Write one sentence a line."
+            )
+    if rest := rest.strip():
+        yield rest
+
+
+def whole_file(span: Span) -> Iterator[Document]:
+    """The span as one document, decoded as it is read."""
+    yield Document(hash_to_unit(os.fsencode(span.name)), (split_chunks(_decode(span)),))
+
+
+def joined_file(span: Span) -> Iterator[Document]:
+    """The span as one document, without its line ends."""
+    yield Document(hash_to_unit(os.fsencode(span.name)), (split_chunks(_without_line_ends(_decode(span))),))
+
+
+def _without_line_ends(blocks: Iterable[str]) -> Iterator[str]:
+    carried = ""  # "\r" may be the first half of a line end
+    for block in blocks:
+        block = carried + block
+        carried = "\r" * block.endswith("\r")
+        yield block.removesuffix("\r").replace("\r\n", "").replace("\n", "")
+    yield carried
+
+
+def divided_file(span: Span, holdout: float, read: Callable[[Span], Iterator[Document]]) -> Iterator[Document]:
+    """The span as two documents of `read`: its text, and its last share `holdout`, which is held out.
+
+    The cut is at a line's start if there is one, else at a character's.
+    """
+    with open_bytes(span.path, span.start) as stream:
+        limit = sys.maxsize if span.end is None else span.end - span.start
+        size = 0
+        while block := stream.read(min(CHUNK, limit - size)):
+            size += len(block)
+    wanted = int(size * (1 - holdout))
+    with open_bytes(span.path, span.start + wanted) as stream:
+        line = stream.read(min(CHUNK, size - wanted)).find(b"\n") + 1
+    cut = span.start + wanted + (line if 0 < line < size - wanted else 0)
+    for place, part in ((1.0, span._replace(end=cut)), (0.0, span._replace(start=cut, end=span.start + size))):
+        yield from (document._replace(place=place) for document in read(part))
+
+
+def _decode(span: Span) -> Iterator[str]:
+    """Text of the span, block by block; a block's incomplete last character is kept for the next.
+
+    A character belongs to the span of its first byte, so that stretches of a file may be cut anywhere.
+    """
+    if span.start:
+        span = span._replace(start=_character_start(span.path, span.start))
+    if span.end is not None:
+        span = span._replace(end=_character_start(span.path, span.end))
+    offset, carried = span.start, b""
+    with open_bytes(span.path, span.start) as stream:
+        while True:
+            wanted = CHUNK if span.end is None else min(CHUNK, span.end - offset - len(carried))
+            block = stream.read(wanted)
+            data = carried + block
+            try:
+                text, used = data.decode("utf-8"), len(data)
+            except UnicodeDecodeError as error:
+                if error.reason != "unexpected end of data" or not block:
+                    raise not_utf8(span.path, offset + error.start) from None
+                text, used = data[: error.start].decode("utf-8"), error.start
+            if text:
+                yield text if offset else text.removeprefix("\ufeff")  # UTF-8's mark is no part of the text
+            offset, carried = offset + used, data[used:]
+            if not block:
+                return
+
+
+def _character_start(path: str, offset: int) -> int:
+    """The first byte from `offset` on that begins a character of UTF-8, which has up to three more bytes."""
+    with open_bytes(path, offset) as stream:
+        following = stream.read(3)
+    return offset + next((i for i, byte in enumerate(following) if byte & 0xC0 != 0x80), len(following))
+
+
+def not_utf8(path: str, offset: int) -> DataError:
+    return DataError(f"{path} is not UTF-8 text at byte {offset}. Convert it with iconv -f ENCODING -t utf-8.")
+
+
+def lines(span: Span) -> Iterator[tuple[int, bytes]]:
+    """(offset, line) of every line that begins in the span, and of those after it: the caller stops.
+
+    Lines have no line ends. Offsets count decompressed bytes.
+    """
+    start = max(span.start - 1, 0)
+    with open_bytes(span.path, start) as stream:
+        # Read from the byte before: if that is a newline, a line starts at the span's start.
+        offset = start + len(stream.readline()) if span.start else 0
+        for line in stream:
+            text = line if offset else line.removeprefix(codecs.BOM_UTF8)
+            yield offset, text.rstrip(b"\n").removesuffix(b"\r")
+            offset += len(line)
+
+
+def line_documents(span: Span) -> Iterator[Document]:
+    """Each line that is not blank."""
+    for offset, line in lines(span):
+        if span.end is not None and offset >= span.end:
+            return
+        if not _is_blank(line):
+            yield _document(span.path, offset, line)
+
+
+def paragraph_documents(span: Span) -> Iterator[Document]:
+    """Each run of lines between blank ones. A paragraph belongs to the span of the blank line just before it."""
+    inside, start, paragraph = span.start == 0, 0, []
+    for offset, line in lines(span):
+        past = span.end is not None and offset >= span.end
+        if not _is_blank(line):
+            if past and not inside:
+                return
+            if inside:
+                start = start if paragraph else offset
+                paragraph.append(line)
+            continue
+        if paragraph:
+            yield _document(span.path, start, b"\n".join(paragraph))
+            paragraph = []
+        if past:
+            return
+        inside = True
+    if paragraph:
+        yield _document(span.path, start, b"\n".join(paragraph))
+
+
+def _is_blank(line: bytes) -> bool:
+    """Whether a line is white space only, including Unicode's no-break and ideographic spaces."""
+    return not line.decode("utf-8", "replace").strip()
+
+
+def _document(path: str, offset: int, data: bytes) -> Document:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise not_utf8(path, offset + error.start) from None
+    return Document.from_text(hash_to_unit(data), text)
+
+
+@dataclass(frozen=True)
+class StandardLibrary(Source):
+    """The running interpreter's standard library: one document a .py file, without tests and foreign packages."""
+
+    spec: str
+    SKIPPED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
+
+    @classmethod
+    def make(cls, spec: str, path: str, options: dict) -> "StandardLibrary":
+        return cls(spec)
+
+    @property
+    def origin(self) -> str:
+        return f"{sys.implementation.name} {sys.version.split()[0]}"
+
+    def _paths(self) -> list[tuple[str, Path]]:
+        root, paths = Path(sysconfig.get_path("stdlib")), []
+        for folder, folders, names in os.walk(root):
+            folders[:] = [name for name in folders if name not in self.SKIPPED]
+            paths += [Path(folder, name) for name in names if name.endswith(".py")]
+        if not paths:
+            raise DataError(f"data.train=stdlib: {root} has no .py files. Install the library's source.")
+        return sorted((path.relative_to(root).as_posix(), path) for path in paths)
+
+    def paths(self) -> list[str]:
+        return [str(path) for _, path in self._paths()]
+
+    def files(self) -> list[File]:
+        return [File(name, *info(path)) for name, path in self._paths()]
+
+    def spans(self, target: int) -> Iterator[Span]:
+        for name, path in self._paths():
+            yield Span(str(path), name, 0, None, path.stat().st_size)
+
+    def documents(self, span: Span) -> Iterator[Document]:
+        try:
+            text = Path(span.path).read_bytes().decode("utf-8")
+        except UnicodeDecodeError:  # a few files are in other encodings on purpose
+            return
+        yield Document.from_text(hash_to_unit(span.name.encode("utf-8")), text)
