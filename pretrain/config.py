@@ -23,7 +23,7 @@ from configs import common
 from configs.ranges import Range
 from input_pipeline.files import read_json
 from input_pipeline.remote import at
-from pretrain.errors import USER_ERRORS, UserError, listed, nearest
+from pretrain.errors import USER_ERRORS, UserError, join_some, nearest
 from pretrain.workdir import ANEW, CONFIG, Workdir, write
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -356,7 +356,7 @@ def check_unedited(workdir: str, config: ConfigDict, made_with: Mapping, remedy:
     before = flat(as_tuples(made_with))
     now = {key: value for key, value in flat(config).items() if key in before}
     if changed := differences({key: before[key] for key in now}, now):
-        shown = listed(changed, MAX_DIFFERENCES, "; ")
+        shown = join_some(changed, MAX_DIFFERENCES, "; ")
         raise UserError(f"{Workdir(workdir).config}: edited after its checkpoints were made: {shown}; {remedy}.")
 
 
@@ -376,7 +376,7 @@ def check_same_run(workdir: str, config: ConfigDict) -> None:
     if not Workdir(workdir).config.is_file():
         raise UserError(f"--workdir={workdir}: checkpoints without their {CONFIG}. Restore it, or {ANEW}.")
     if changed := differences(saved(workdir), config):
-        shown = listed(changed, MAX_DIFFERENCES, "; ")
+        shown = join_some(changed, MAX_DIFFERENCES, "; ")
         raise UserError(f"--workdir={workdir}: a run of another config: {shown}. Choose another --workdir, or {ANEW}.")
 
 

@@ -31,7 +31,7 @@ def nearest(name: str, choices: Iterable[str], before: str = "") -> str:
     return f". Choose one of: {', '.join(before + choice for choice in choices)}."
 
 
-def listed(items: Sequence[str], most: int, joint: str = ", ") -> str:
+def join_some(items: Sequence[str], most: int, joint: str = ", ") -> str:
     """The first `most` items, joined, with the number of those left out."""
     more = f"{joint}and {len(items) - most} more" if len(items) > most else ""
     return joint.join(items[:most]) + more

@@ -36,7 +36,7 @@ class Backend:
     """One implementation of attention.
 
     run(query, key, value, mask, bias, dropout, scale): [B, T, N, H]
-    unsupported(request): the reason, worded to follow "because", or None
+    unsupported(request): the reason, format_measure to follow "because", or None
     inefficient(request): `auto` prefers a later backend
     """
 

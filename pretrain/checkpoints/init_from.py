@@ -13,7 +13,7 @@ from pretrain import config as configs
 from pretrain.checkpoints import integrity, restore
 from pretrain.checkpoints.restore import Checkpoints
 from pretrain.distributed.consensus import on_all_hosts, on_host0
-from pretrain.errors import UserError, listed
+from pretrain.errors import UserError, join_some
 from pretrain.workdir import POSITION, Workdir, real
 
 SHOWN = 4  # parameters of a kind that a message names
@@ -73,7 +73,7 @@ class Weights:
             raise self._error(f"none of its parameters fits this model's, such as {', '.join(shown)}.")
         different = [name for name in {**here, **there} if name not in common]
         if self.complete and different:
-            raise self._error(f"config.model changes {listed(different, SHOWN)}. Leave it as the folder has it.")
+            raise self._error(f"config.model changes {join_some(different, SHOWN)}. Leave it as the folder has it.")
         self.check_positions(shapes, model)
 
     def check_positions(self, shapes, model: Mapping) -> None:
@@ -123,7 +123,7 @@ class Weights:
         return (
             f"loaded {len(common)} of {len(here)} parameters ({share:.1%} of the values) from checkpoint "
             f"{self.folder.name} in {self.folder.parent}"
-            + "".join(f"; {words}: {listed(names, SHOWN)}" for words, names in groups.items() if names)
+            + "".join(f"; {words}: {join_some(names, SHOWN)}" for words, names in groups.items() if names)
             + difference_warning(compare_models(self.model, model))
         )
 

@@ -21,7 +21,7 @@ from pretrain import config as configs
 from pretrain.checkpoints import integrity
 from pretrain.distributed.consensus import allgather_json, on_all_hosts, on_host0
 from pretrain.distributed.init import say
-from pretrain.errors import UserError, listed
+from pretrain.errors import UserError, join_some
 from pretrain.workdir import ANEW, LOSS, POSITION, STATE, Workdir
 
 # Keys of the item `data`, beside `step`, `position` and the fingerprints of `tokenizer`, `text` and `teacher`.
@@ -137,7 +137,7 @@ def check_fits(folder: Path, metadata: dict, wanted: dict) -> None:
     if different:
         shown = [f"{name} is {there.get(name, 'absent')}, not {here.get(name, 'absent')}" for name in different]
         raise UserError(
-            f"checkpoint {folder.name} in {folder.parent} belongs to another model: {listed(shown, SHOWN, '; ')}. "
+            f"checkpoint {folder.name} in {folder.parent} belongs to another model: {join_some(shown, SHOWN, '; ')}. "
             "Choose another --workdir, or its config."
         )
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
-from pretrain.errors import USER_ERRORS, FaultError, UserError, listed, reason
+from pretrain.errors import USER_ERRORS, FaultError, UserError, join_some, reason
 
 SHOWN = 6  # differences between processes that a message names
 FOREVER = 1 << 40  # milliseconds that a barrier waits; the watchdog and JAX's heartbeats end it earlier
@@ -103,7 +103,7 @@ def assert_equal_on_hosts(values: Mapping[str, object], remedy: str) -> None:
         if first.get(name) != other.get(name)
     ]
     if different:
-        raise UserError(f"processes differ: {listed(different, SHOWN, '; ')}. {remedy}")
+        raise UserError(f"processes differ: {join_some(different, SHOWN, '; ')}. {remedy}")
 
 
 def versions() -> dict[str, object]:

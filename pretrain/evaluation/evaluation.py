@@ -39,7 +39,7 @@ def measure(config, corpus: Corpus) -> str:
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def worded(name: str, value: float) -> str:
+def format_measure(name: str, value: float) -> str:
     """A measure for a log line: "loss 1.2345", "1.8000 bits per byte", "nsp accuracy 61.0 %"."""
     words = name.replace("_", " ")
     if name.startswith("bits_"):

@@ -13,7 +13,7 @@ from input_pipeline.tokenizers import store as tokenizer_store
 from pretrain import config as configs
 from pretrain.checkpoints import params_only
 from pretrain.distributed.init import quiet
-from pretrain.errors import UserError, listed
+from pretrain.errors import UserError, join_some
 from pretrain.interop import electra, families, generation_config, tokenizer_files
 from pretrain.interop.family import Family
 from pretrain.interop.hf_export import check_new, new_folder
@@ -139,7 +139,7 @@ def match_tensors(
         "unequal": unequal,
     }
     if any(problems.values()):
-        lists = "; ".join(f"{len(each)} {what}: {listed(each, SHOWN)}" for what, each in problems.items() if each)
+        lists = "; ".join(f"{len(each)} {what}: {join_some(each, SHOWN)}" for what, each in problems.items() if each)
         architecture = family.architecture(section)
         raise UserError(f"{tensors.folder}: the weights are not {architecture}'s. Save with that class. {lists}")
     return names

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-# How the metrics that are worth a place on the line are worded; all others are in the files alone.
+# How the metrics that are worth a place on the line are format_measure; all others are in the files alone.
 WORDING = {
     "loss": lambda value: f"loss {value:.3f}",
     "learning_rate": lambda value: f"lr {value:.1e}",

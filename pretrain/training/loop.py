@@ -14,7 +14,7 @@ from pretrain.checkpoints.restore import CONFIG
 from pretrain.distributed.init import process_age
 from pretrain.distributed.shutdown import PREEMPTED, shutdown
 from pretrain.errors import UserError
-from pretrain.evaluation.evaluation import worded
+from pretrain.evaluation.evaluation import format_measure
 from pretrain.losses import compute_terms
 from pretrain.metrics.goodput import Goodput
 from pretrain.metrics.progress import Ledger, Progress, open_null
@@ -213,7 +213,7 @@ class Loop:
             return False
         shown, further = scores
         self.writer.write("validation", self.step, shown | further)
-        self.progress.note(f"step {self.step}: validation {', '.join(worded(*item) for item in shown.items())}")
+        self.progress.note(f"step {self.step}: validation {', '.join(format_measure(*item) for item in shown.items())}")
         return True
 
     def save(self, wait: bool = False) -> None:

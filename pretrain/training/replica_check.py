@@ -11,7 +11,7 @@ from jax.experimental import multihost_utils
 
 from models.layers.init import path_name
 from pretrain.distributed.consensus import allgather_json
-from pretrain.errors import FaultError, listed
+from pretrain.errors import FaultError, join_some
 from pretrain.step.train_spec import TrainSpec
 
 SHOWN = 3  # devices named in an error
@@ -71,7 +71,7 @@ class ReplicaCheck:
         odd = [d for d in replicas if int(sums[d, leaf]) != value] if most > len(replicas) / 2 else replicas
         hosts = allgather_json(socket.gethostname())
         devices = [self._devices[d] for d in odd]
-        faulty = listed([f"{d} of process {d.process_index} on {hosts[d.process_index]}" for d in devices], SHOWN)
+        faulty = join_some([f"{d} of process {d.process_index} on {hosts[d.process_index]}" for d in devices], SHOWN)
         others = sum(not column for column in equal.all(axis=0)) - 1
         return (
             f"after step {step} replicas of '{names[leaf]}'{f' and {others} more' if others else ''} differ on {faulty}"
