@@ -14,7 +14,7 @@ def run(arguments: Train) -> int:
     start()
     check_processes(arguments, config)
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
-    named = validate.check(*sections, Workdir(workdir).folders, configs.takes_tokenizer(config))
+    sources = validate.check(*sections, Workdir(workdir).folders, configs.takes_tokenizer(config))
     from pretrain.training.trainer import train  # late: mistakes in the data are reported before seconds of imports
 
-    return train(config, workdir, arguments.fresh, named)
+    return train(config, workdir, arguments.fresh, sources)

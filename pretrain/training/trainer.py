@@ -28,11 +28,11 @@ from pretrain.training.startup import (
 from pretrain.workdir import Workdir
 
 
-def train(config, workdir: str, fresh: str = "", named=None) -> int:
+def train(config, workdir: str, fresh: str = "", sources=None) -> int:
     """Train `config` in `workdir`, from the newest checkpoint if there is one; return the exit code.
 
-    `fresh` names the folder to which an earlier run is moved, so that this one begins at step 0. `named` are the data
-    sources as `validate.check` returned them; None: they are checked here.
+    `fresh` names the folder to which an earlier run is moved, so that this one begins at step 0. `sources` are the data
+    sources that `validate.check` returned them; None: they are checked here.
     """
     ledger = Ledger()
     check_local_folder(config, workdir, fresh)
@@ -53,7 +53,7 @@ def train(config, workdir: str, fresh: str = "", named=None) -> int:
         begins = starts_fresh or not on_host0(Workdir(workdir).steps)
         save = functools.partial(save_config, config, workdir)
         options = {"training": True, "begins": begins, "others": others, "before_tokenizing": save}
-        prepare = functools.partial(pipeline.prepare, sources=named)
+        prepare = functools.partial(pipeline.prepare, sources=sources)
         run = build_run(config, workdir, say, prepare=prepare, **options)
         if starts_fresh:
             # Only now: a config that is refused moves nothing.
