@@ -32,7 +32,7 @@ def train(config, workdir: str, fresh: str = "", sources=None) -> int:
     """Train `config` in `workdir`, from the newest checkpoint if there is one; return the exit code.
 
     `fresh` names the folder to which an earlier run is moved, so that this one begins at step 0. `sources` are the data
-    sources that `validate.check` returned them; None: they are checked here.
+    sources that `validate.check` returned; None: they are checked here.
     """
     ledger = Ledger()
     check_local_folder(config, workdir, fresh)
