@@ -191,8 +191,8 @@ class Loop:
         self.batches = self.open_batches()
 
     def too_many_bad_steps(self, count: int, position: int) -> UserError:
-        sound = self.checkpoints.last_good(self.good)
-        start = f", or start from {self.checkpoints.workdir.path}@{sound}" if sound is not None else ""
+        last_good = self.checkpoints.last_good(self.good)
+        start = f", or start from {self.checkpoints.workdir.path}@{last_good}" if last_good is not None else ""
         return UserError(
             f"config.train.max_bad_steps={self.config.train.max_bad_steps}: {count} steps were not finite, the last at "
             f"data position {position}. Look at that data, lower config.schedule.peak{start}."
