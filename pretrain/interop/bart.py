@@ -87,12 +87,10 @@ def _our_fixed(section: Mapping) -> dict[str, tuple]:
         "positions": ("learned",),
         "position_offset": (OFFSET,),
         "head_size": (section["width"] // section["heads"],),
-        "attention": (("dense",) * len(section["attention"]),),
-        "tied_head": (True,),
         "dropout_hidden": (0.0,),
         **dict.fromkeys(("attention_bias", "ff_bias", "scale_scores"), (True,)),
-        **dict.fromkeys(("head_bias", "scale_head"), (False,)),
-        # Of relative positions, which these models lack: any value.
+        "scale_head": (False,),
+        # Any value: these models have no relative positions.
         "buckets": (section["buckets"],),
         "max_distance": (section["max_distance"],),
     }

@@ -50,6 +50,14 @@ ACTIVATIONS = {
 }
 # For classes whose token head always has the exact GELU, whatever config.json says.
 GELU = {name: ours for name, ours in ACTIVATIONS.items() if ours == "gelu_erf"}
+# Fields of ours that change how a model runs or starts, not what its weights compute.
+# fmt: off
+RUNTIME = frozenset((
+    "kind", "attention_path", "scan", "remat", "dtype", "param_dtype", "initialiser", "init_std", "init_scale",
+    "init_gain", "head_init_std", "position_init_std", "norm_init_mean", "norm_init_std", "fused_glorot_init",
+    "scale_residual_init",
+))
+# fmt: on
 DTYPE_KEYS = ("dtype", "torch_dtype")  # newer, older
 DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float32"}  # float16 would need loss scaling
 
@@ -81,9 +89,9 @@ class ConfigMap:
     """All that a family's config.json can say.
 
     keys: those with a field of ours. hf_fixed: allowed values of other keys, given all that was read; an export writes
-    the first. our_fixed: allowed values of our other fields. extra: other keys that these functions read, with their
-    defaults. legacy: keys that only older files have, with the values of the released models. ignored: keys without
-    effect, besides `IGNORED`.
+    the first. our_fixed: allowed values of our other fields, where not only the default of `configs.common`. extra:
+    other keys that these functions read, with their defaults. legacy: keys that only older files have, with the values
+    of the released models. ignored: keys without effect, besides `IGNORED`.
     """
 
     keys: tuple[Key, ...]
@@ -129,9 +137,15 @@ class ConfigMap:
             read[key.hf] = default if given.get(key.hf) is None else given[key.hf]
         return read
 
-    def to_config(self, section: Mapping) -> dict:
-        """config.json keys of a `model` section. Errors: UserError for a field that the class cannot express."""
-        allowed = {name: values for name, values in self.our_fixed(section).items() if section[name] not in values}
+    def to_config(self, section: Mapping, declared: Mapping) -> dict:
+        """config.json keys of a `model` section, whose defaults are `declared`.
+
+        Errors: UserError for a field that the class cannot express.
+        """
+        mapped = {key.field for key in self.keys}
+        fixed = {name: (value,) for name, value in declared.items() if name not in RUNTIME | mapped}
+        fixed |= {"attention": (("dense",) * len(section.get("attention", ())),)} | self.our_fixed(section)
+        allowed = {name: fixed[name] for name in section if name in fixed and section[name] not in fixed[name]}
         config = {}
         for key in self.keys:
             value = (section[key.field] or section[key.same_as]) if key.same_as else section[key.field]

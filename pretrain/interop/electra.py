@@ -9,9 +9,10 @@ from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
+from configs.common import MODELS
 from models.electra import generator_sizes
 from pretrain.errors import UserError
-from pretrain.interop.bert import BERT, NOT_XLM, embeddings, encoder_keys, encoder_layers, our_fixed, token_head
+from pretrain.interop.bert import BERT, embeddings, encoder_keys, encoder_layers, our_fixed, token_head
 from pretrain.interop.config_map import GELU, ConfigMap, Key
 from pretrain.interop.family import Family
 from pretrain.interop.weight_map import Row, linear
@@ -36,18 +37,12 @@ def _generator_rows(section: Mapping) -> list[Row]:
     return [*_encoder_rows(section), *head]
 
 
-def _our_fixed(section: Mapping) -> dict[str, tuple]:
-    """BERT's, but for the fields in which the classes differ and those that a discriminator lacks."""
-    own = ("embed", "pair_head")
-    return {name: values for name, values in our_fixed(section).items() if name in section and name not in own}
-
-
 def _config_map(ours: Mapping[str, tuple], **options) -> ConfigMap:
-    """The class's table; `ours` adds allowed values of our fields."""
+    """The class's table; `ours` adds values of our fields."""
     return ConfigMap(
         keys=encoder_keys(Key("embedding_size", "embed", 128, same_as="width"), width=256, heads=4, ff=1024, **options),
         hf_fixed=BERT.config_map.hf_fixed,
-        our_fixed=lambda section: _our_fixed(section) | ours,
+        our_fixed=lambda section: our_fixed(section) | {"embed": (section["embed"],)} | ours,
     )
 
 
@@ -93,8 +88,8 @@ def _generator_section(section: Mapping) -> dict:
         raise UserError("--part=generator: config.model.generator_size=0, so there is none. Leave --part out.")
     own = {name: value for name, value in section.items() if name not in ("generator_size", "head")}
     sizes = generator_sizes(section["width"], section["heads"], section["generator_size"])
-    sizes |= {"embed": section["embed"] or section["width"]} | {name: values[0] for name, values in NOT_XLM.items()}
-    return own | sizes | {"kind": "encoder", "pair_head": False}
+    sizes |= {"embed": section["embed"] or section["width"], "kind": "encoder", "pair_head": False}
+    return MODELS["encoder"]().to_dict() | own | sizes
 
 
 GENERATOR_PART = dataclasses.replace(

@@ -5,16 +5,15 @@ from collections.abc import Iterable, Mapping
 import jax
 
 import models
+from configs.common import MODELS
 from models.layers.init import Parameter, path_name
 from pretrain.errors import UserError, nearest
 from pretrain.interop.albert import ALBERT
 from pretrain.interop.bart import BART, MBART
-from pretrain.interop.bert import BERT
-from pretrain.interop.distilbert import DISTILBERT
+from pretrain.interop.bert import BERT, DISTILBERT, ROBERTA
 from pretrain.interop.electra import ELECTRA, GENERATOR, GENERATOR_PART
 from pretrain.interop.family import Family
 from pretrain.interop.gpt2 import CTRL, GPT, GPT2
-from pretrain.interop.roberta import ROBERTA
 from pretrain.interop.t5 import MT5, T5
 from pretrain.interop.weight_map import Leaf, WeightMap
 from pretrain.interop.xlm import XLM
@@ -59,7 +58,8 @@ def of_section(section: Mapping, part: str = "") -> tuple[Family, dict]:
     refusals = []
     for family in choices:
         try:
-            return family, family.config_map.to_config(family.part_section(section))
+            own = family.part_section(section)
+            return family, family.config_map.to_config(own, MODELS[own["kind"]]())
         except UserError as error:
             refusals.append(error)
     raise refusals[0]

@@ -1,4 +1,4 @@
-"""What import and export know of a family of models."""
+"""A family of models, as import and export know it."""
 
 import dataclasses
 import re

@@ -8,35 +8,16 @@ from pretrain.workdir import CONFIG
 
 FILE = "generation_config.json"
 # Settings that older models have in config.json, with Hugging Face's defaults.
-SETTINGS = {
-    "max_length": 20,
-    "min_length": 0,
-    "do_sample": False,
-    "early_stopping": False,
-    "num_beams": 1,
-    "num_beam_groups": 1,
-    "diversity_penalty": 0.0,
-    "temperature": 1.0,
-    "top_k": 50,
-    "top_p": 1.0,
-    "typical_p": 1.0,
-    "repetition_penalty": 1.0,
-    "length_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "encoder_no_repeat_ngram_size": 0,
-    "bad_words_ids": None,
-    "num_return_sequences": 1,
-    "remove_invalid_values": False,
-    "exponential_decay_length_penalty": None,
-    "suppress_tokens": None,
-    "begin_suppress_tokens": None,
-    "decoder_start_token_id": None,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
-    "force_bos_token_to_be_generated": False,
-    "prefix": None,
-    "task_specific_params": None,
-}
+SETTINGS = (
+    {"max_length": 20, "top_k": 50}
+    | dict.fromkeys(("min_length", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "diversity_penalty"), 0)
+    | dict.fromkeys(("num_beams", "num_beam_groups", "num_return_sequences", "temperature", "top_p", "typical_p"), 1)
+    | dict.fromkeys(("repetition_penalty", "length_penalty"), 1)
+    | dict.fromkeys(("do_sample", "early_stopping", "remove_invalid_values", "force_bos_token_to_be_generated"), False)
+    | dict.fromkeys(("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"))
+    | dict.fromkeys(("exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "prefix"))
+    | {"task_specific_params": None}
+)
 # Keys of generation_config.json without effect on the text.
 NEUTRAL = ("_from_model_config", "transformers_version", "use_cache", "return_dict_in_generate")
 NEUTRAL += ("output_scores", "output_logits", "output_attentions", "output_hidden_states")

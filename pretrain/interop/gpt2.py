@@ -58,24 +58,11 @@ def _ctrl_rows(section: Mapping) -> list[Row]:
 
 
 def _our_fixed(section: Mapping) -> dict[str, tuple]:
-    """Values of our decoder's fields in GPT-2's class."""
     return {
         "kv_heads": (0, section["heads"]),
         "head_size": (0, section["width"] // section["heads"]),
         "query_size": (0, section["width"] // section["heads"]),
-        "norm": ("layer",),
         "final_norm_epsilon": (0.0, section["norm_epsilon"]),
-        "scale_embedding": (False,),
-        "bidirectional": (False,),
-        "placement": ("pre",),
-        "positions": ("learned",),
-        "position_axes": ((),),
-        "start_row": (False,),
-        "attention": (("dense",) * len(section["attention"]),),
-        "attention_bias": (True,),
-        "ff_bias": (True,),
-        "head_bias": (False,),
-        "dropout_ff": (0.0,),
     }
 
 
@@ -86,9 +73,7 @@ def _ctrl_fixed(section: Mapping) -> dict[str, tuple]:
         "final_norm_epsilon": (0.0, 1e-6),
         "positions": ("sinusoid_concatenated",),
         "scale_embedding": (True,),
-        "tied_head": (True,),
         "head_bias": (True,),
-        "dropout_attention": (0.0,),
     }
 
 

@@ -68,17 +68,7 @@ def _one_dropout(section: Mapping) -> dict:
 
 
 def _our_fixed(section: Mapping) -> dict[str, tuple]:
-    absent = ("attention_bias", "ff_bias", "head_bias", "embedding_norm", "scale_embedding", "scale_scores")
-    return dict.fromkeys(absent, (False,)) | {
-        "norm": ("rms",),
-        "placement": ("pre",),
-        "final_norm": (True,),
-        "positions": ("buckets",),
-        "position_offset": (0,),
-        "scale_head": (True,),
-        "attention": (("dense",) * len(section["attention"]),),
-        **{name: (rate,) for name, rate in _one_dropout(section).items()},
-    }
+    return {name: (rate,) for name, rate in _one_dropout(section).items()}
 
 
 def _settle_mt5(section: dict, names: frozenset) -> dict:

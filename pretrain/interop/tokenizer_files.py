@@ -177,7 +177,7 @@ def roles(folder: Path, section: Mapping, family: Family, given: Mapping) -> dic
         i = given.get(f"{key}_id")  # a list where several ids end a text
         known = isinstance(i, int) and name not in usual
         token = token_of(settings.get(key)) or (tokens.get(i) if known else None)
-        # GPT-2's users often pad with the end token, which is no padding of its own.
+        # GPT-2's users often pad with the end token; rows here keep the two apart.
         if token and name != "unknown" and not (name == "pad" and token in shared):
             by_role.setdefault(name, token)
     return by_role

@@ -39,12 +39,9 @@ def _rows(section: Mapping) -> list[Row]:
 
 def _our_fixed(section: Mapping) -> dict[str, tuple]:
     return {name: (value,) for name, value in FIXED.items()} | {
-        "attention": (("dense",) * len(section["attention"]),),
         "ff": (4 * section["width"],),
-        "position_offset": (0,),
         "languages": (section["languages"] if section["languages"] != 1 else 0,),
         "embed": (0, section["width"]),
-        "project_always": (False,),
         "groups": (0, section["layers"]),
     }
 

@@ -74,7 +74,6 @@ XLNET = Family(
         },
         our_fixed=lambda section: {
             "head_size": (0, section["width"] // section["heads"]),
-            "clamp": (0,),
             "dropout_attention": (section["dropout"],),
             **{name: (section[name],) for name in ("context", "memory", "reuse")},  # of rows, not of weights
         },
