@@ -16,7 +16,7 @@ from input_pipeline.batching.eval import EvalRows, EvalStream, Evaluation, Task
 from input_pipeline.batching.mixture import mixing_weights
 from input_pipeline.batching.train import BatchContext, MixedBatches, SegmentBatches, StreamBatches
 from input_pipeline.errors import DataError
-from input_pipeline.folders import Folders
+from input_pipeline.io import Folders
 from input_pipeline.packing.build import RowBuilder, count_examples
 from input_pipeline.packing.concat import count_targets
 from input_pipeline.packing.index_cache import IndexCache, count_tokens

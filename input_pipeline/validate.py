@@ -14,9 +14,8 @@ from input_pipeline import corruption
 from input_pipeline.batching.mixture import mixing_weights
 from input_pipeline.corruption.base import Objective
 from input_pipeline.errors import DataError
-from input_pipeline.folders import Folders
+from input_pipeline.io import Folders, open_path
 from input_pipeline.packing.languages import source_languages
-from input_pipeline.remote import at
 from input_pipeline.sources import images, parser
 from input_pipeline.sources.base import Source
 from input_pipeline.splits import SPLITS, check_overlap, holdout_share
@@ -179,7 +178,7 @@ def check_ends(tokenizer: Tokenizer, data: Mapping, report: Callable[[str], None
 
 def store_root(data: Mapping, root: Path) -> Path:
     """Folder of all token stores: `data.store`, or else `root`."""
-    return at(data["store"] or root)
+    return open_path(data["store"] or root)
 
 
 def store_folder(source: Source, share: float, data: Mapping, root: Path) -> Path:

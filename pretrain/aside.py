@@ -4,8 +4,9 @@ import itertools
 import os
 from pathlib import Path
 
-from input_pipeline.away import mode
-from input_pipeline.remote import RemotePath
+from etils import epath
+
+from input_pipeline.io import filesystem, is_remote
 
 
 def free(path: Path) -> Path:
@@ -14,19 +15,18 @@ def free(path: Path) -> Path:
     return next(name for name in numbered if not taken(name))
 
 
-def taken(path: Path | RemotePath) -> bool:
-    """Whether anything has that name, be it a link that leads nowhere. Errors: OSError of a folder that is away."""
-    return path.exists() if isinstance(path, RemotePath) else bool(mode(path, follow=False))
+def taken(path: Path | epath.Path) -> bool:
+    """Whether anything has that name, be it a link that leads nowhere."""
+    return path.exists() if is_remote(path) else os.path.lexists(path)
 
 
-def move(source: Path | RemotePath, to: Path | RemotePath) -> None:
+def move(source: Path | epath.Path, to: Path | epath.Path) -> None:
     """Renames `source`, which may be a link of any kind; in an object store what is below it is copied, then deleted.
 
     Errors: OSError, after which `source` is where it was.
     """
-    if isinstance(source, RemotePath):
-        source.copy_tree(to)
-        source.remove_tree()
+    if is_remote(source):
+        filesystem(source).mv(str(source), str(to), recursive=True)
     elif source.is_symlink() and not os.path.isabs(os.readlink(source)):
         os.symlink(os.path.relpath(os.path.realpath(source), os.path.realpath(to.parent)), to)
         source.unlink()

@@ -21,8 +21,7 @@ from ml_collections.config_flags import config_flags
 import models
 from configs import common
 from configs.ranges import Range
-from input_pipeline.files import read_json
-from input_pipeline.remote import at
+from input_pipeline.io import make_folder, open_path, read_json
 from pretrain.errors import USER_ERRORS, UserError, join_some, nearest
 from pretrain.workdir import ANEW, CONFIG, Workdir, write
 
@@ -290,7 +289,7 @@ def _implied(config: ConfigDict, given: dict[str, str], report: Callable[[str], 
 def save(config: ConfigDict, workdir: str) -> None:
     """Writes the resolved config into the work folder, atomically."""
     try:
-        at(workdir).mkdir(parents=True, exist_ok=True)
+        make_folder(open_path(workdir))
         write(Workdir(workdir).config, (json.dumps(config.to_dict(), indent=2) + "\n").encode())
     except PermissionError as error:
         raise UserError(f"--workdir={workdir}: {error.strerror}. Choose another folder.") from error
@@ -314,7 +313,7 @@ def saved(workdir: str) -> ConfigDict:
 
 def check_folder(workdir: str) -> None:
     """Raises UserError where a work folder's name is that of a file."""
-    if at(workdir).is_file():
+    if open_path(workdir).is_file():
         raise UserError(f"--workdir={workdir}: a file, not a folder. Give a run's folder or a new name.")
 
 

@@ -11,10 +11,9 @@ import os
 import shutil
 from pathlib import Path
 
-from input_pipeline.away import names
-from input_pipeline.files import replaced
-from input_pipeline.folders import Folders
-from input_pipeline.remote import RemotePath, at, is_remote
+from etils import epath
+
+from input_pipeline.io import Folders, is_remote, make_folder, open_path, replace
 
 CONFIG = "config.json"
 
@@ -33,7 +32,7 @@ _EARLIER = "earlier"  # folder of the runs that --fresh moved away
 _MOVING = ".partial"  # suffix of a folder that a run is being moved into
 
 
-def gone(folder: Path | RemotePath) -> str:
+def gone(folder: Path | epath.Path) -> str:
     """Message about a work folder that disappeared while a command used it."""
     return f"--workdir={folder}: moved or removed during this command. Start it again with the new place."
 
@@ -45,8 +44,8 @@ class Workdir:
     name: str | Path  # as the user gives it
 
     @property
-    def path(self) -> Path | RemotePath:
-        return at(self.name)
+    def path(self) -> Path | epath.Path:
+        return open_path(self.name)
 
     @property
     def remote(self) -> bool:
@@ -112,7 +111,7 @@ class Workdir:
 
     def being_moved(self) -> str | None:
         """Name of the earlier run whose move was interrupted, if any."""
-        found = [path.name for path in self.earlier.glob("*")] if self.remote else names(self.earlier)
+        found = [path.name for path in self.earlier.glob("*")]
         return next((name.removesuffix(_MOVING) for name in sorted(found) if name.endswith(_MOVING)), None)
 
     def checkpoint(self, step: int) -> Path:
@@ -152,17 +151,17 @@ class Workdir:
             return []
         return [path for path in self.checkpoints.iterdir() if _UNNAMED in path.name or _DELETED in path.name]
 
-    def discard(self, path: Path | RemotePath) -> None:
+    def discard(self, path: Path | epath.Path) -> None:
         """Deletes a checkpoint; a kill in between leaves no half checkpoint under its name."""
-        if isinstance(path, RemotePath):
+        if is_remote(path):
             (path / COMMITTED).unlink(missing_ok=True)
-            path.remove_tree()
+            path.rmtree(missing_ok=True)
         else:
             shutil.rmtree(path.rename(self._doomed(path)))
 
     def try_out(self) -> None:
         """Raises OSError unless checkpoints can be written and deleted here."""
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        make_folder(self.checkpoints)
         if not self.remote:
             tried = self._doomed(self.checkpoint(0))
             tried.mkdir()
@@ -185,10 +184,10 @@ def may_be_earlier(name: str) -> bool:
     return Path(name).name == name and name not in (".", "..") and not name.endswith(_MOVING) and is_utf8(name)
 
 
-def real(path: str | Path | RemotePath) -> Path | RemotePath:
+def real(path: str | Path | epath.Path) -> Path | epath.Path:
     """A path without links, for comparison."""
-    found = at(path)
-    return found if isinstance(found, RemotePath) else Path(os.path.realpath(found))
+    found = open_path(path)
+    return found if is_remote(found) else Path(os.path.realpath(found))
 
 
 def is_utf8(path: str) -> bool:
@@ -222,8 +221,5 @@ def damaged(path: Path) -> Path:
 
 def write(path: Path, content: bytes) -> None:
     """Writes a file atomically. Errors: OSError."""
-    if isinstance(path, RemotePath):
-        path.write_bytes(content)
-        return
-    with replaced(path) as partial:
+    with replace(path) as partial:
         partial.write_bytes(content)

@@ -15,7 +15,6 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from input_pipeline import away
 from input_pipeline.io import open_path
 from launch.local import WAIT_FOR_DEVICES
 from tests import object_store
@@ -60,12 +59,6 @@ def _programs_end_before_there_are_too_many():
     with contextlib.suppress(FileNotFoundError), open("/proc/self/maps") as maps:  # on Linux alone
         if "jax" in sys.modules and sum(1 for _ in maps) > MAPPINGS:
             sys.modules["jax"].clear_caches()
-
-
-@pytest.fixture(autouse=True)
-def _no_wait_was_in_vain(monkeypatch):
-    """A folder that stayed away in one test is waited for in the next."""
-    monkeypatch.setattr(away, "_vain", False)
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from PIL import Image
 
 from configs import common
 from input_pipeline import pipeline
-from input_pipeline.folders import Folders
+from input_pipeline.io import Folders
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "tests" / "goldens" / "batches.json"

@@ -12,17 +12,17 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from input_pipeline.errors import UnwritableError
-from input_pipeline.files import (
+from input_pipeline.io import (
     checksum,
-    copied_checksum,
-    locked,
+    info,
+    local_copy,
+    lock,
     read_json,
     remove_partial,
-    replaced,
+    replace,
+    writable,
     write_json,
-    written_under,
 )
-from input_pipeline.remote import local
 from input_pipeline.token_store.store import READ
 from input_pipeline.token_store.stream import Stream
 
@@ -41,7 +41,9 @@ def reduce_by_path(plan: tuple) -> tuple:
 
 
 def _open(kind: type, *fields):
-    return kind(*(field if isinstance(field, np.ndarray) else np.load(local(field), mmap_mode="r") for field in fields))
+    return kind(
+        *(field if isinstance(field, np.ndarray) else np.load(local_copy(field), mmap_mode="r") for field in fields)
+    )
 
 
 class IndexCache:
@@ -72,9 +74,9 @@ class IndexCache:
 
     def _load(self, kind: type, folder: Path, build: Callable, action: str):
         paths = [folder / f"{name}.npy" for name in kind._fields]
-        with written_under(folder, "data.store"):
+        with writable(folder, "data.store"):
             if not self._is_whole(folder, paths):
-                with locked(folder / "lock", lambda: self.report(f"waiting for another process: {action}")):
+                with lock(folder / "lock", lambda: self.report(f"waiting for another process: {action}")):
                     # Another process may have built it while this one waited.
                     if not self._is_whole(folder, paths):
                         remove_partial(folder)
@@ -86,7 +88,7 @@ class IndexCache:
                             for part in build():
                                 for file, values in zip(files, part, strict=True):
                                     file.append(values)
-                        sums = {path.name: [path.stat().st_size, checksum(path)] for path in paths}
+                        sums = {path.name: [info(path).size, checksum(path)] for path in paths}
                         write_json(folder / MANIFEST, sums)
         return _open(kind, *paths)
 
@@ -95,12 +97,12 @@ class IndexCache:
         try:
             manifest = read_json(folder / MANIFEST)
             sums = {path: tuple(map(int, manifest[path.name])) for path in paths}
-            if any(path.stat().st_size != size for path, (size, _) in sums.items()):
+            if any(info(path).size != size for path, (size, _) in sums.items()):
                 return False
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return False
         verify = self._read_all or sum(size for size, _ in sums.values()) <= READ
-        return not verify or all(copied_checksum(path, crc) == crc for path, (_, crc) in sums.items())
+        return not verify or all(checksum(local_copy(path)) == crc for path, (_, crc) in sums.items())
 
 
 class _ArrayFile:
@@ -126,7 +128,7 @@ class _ArrayFile:
 @contextlib.contextmanager
 def _create_array(path: Path) -> Iterator[_ArrayFile]:
     """A new array file, which appears at the end."""
-    with replaced(path) as partial, open(partial, "wb") as file:
+    with replace(path) as partial, open(partial, "wb") as file:
         array = _ArrayFile(file)
         yield array
         array.write_header()

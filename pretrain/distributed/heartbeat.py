@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from input_pipeline import files
+from input_pipeline import io
 from pretrain.distributed.shutdown import FAULT, shutdown
 from pretrain.metrics.progress import Ledger
 
@@ -51,7 +51,7 @@ class Watchdog:
         turns, looks = -1, 0
         while not self._closed.wait(LOOK):
             now = self._ledger.turns + shutdown.turns
-            waits = threading.main_thread().ident in files.waiting  # for a lock, which has no limit
+            waits = threading.main_thread().ident in io.waiting  # for a lock, which has no limit
             looks = looks + 1 if now == turns and not waits else 0
             turns = now
             if self._ledger.turns and 0 < self._limit() <= looks * LOOK:

@@ -15,7 +15,7 @@ import jax
 from absl import logging as absl_logging
 from jax._src import distributed
 
-from input_pipeline.remote import is_remote
+from input_pipeline.io import is_remote
 from pretrain.distributed import heartbeat
 from pretrain.distributed.shutdown import redirect_c_stdout, shutdown
 from pretrain.errors import UserError

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from input_pipeline.files import read_json
+from input_pipeline.io import read_json
 from pretrain.workdir import CONFIG
 
 FILE = "generation_config.json"

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from configs.common import MODELS
 from input_pipeline import corruption
-from input_pipeline.files import read_json
+from input_pipeline.io import read_json
 from input_pipeline.tokenizers import store as tokenizer_store
 from pretrain import config as configs
 from pretrain.checkpoints import params_only

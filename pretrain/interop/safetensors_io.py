@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from input_pipeline.files import read_json
+from input_pipeline.io import read_json
 from pretrain import workdir
 from pretrain.errors import UserError
 

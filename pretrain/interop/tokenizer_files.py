@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from input_pipeline.files import read_json
+from input_pipeline.io import read_json
 from input_pipeline.tokenizers import convert, wordpiece
 from input_pipeline.tokenizers import store as tokenizer_store
 from input_pipeline.tokenizers.base import Tokenizer, is_code, special_ids

@@ -11,9 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from input_pipeline.away import contents
-from input_pipeline.files import from_json
-from input_pipeline.remote import RemotePath
+from input_pipeline.io import is_remote
 from pretrain.metrics.staged import Staged
 from pretrain.metrics.writer import append, open_rows
 
@@ -33,7 +31,7 @@ class Goodput:
         self._file, self._path, self._last, self._staged = None, path, 0.0, None
         if path is None:
             return
-        if isinstance(path, RemotePath):
+        if is_remote(path):
             self._staged = Staged(path.parent)
             path = self._path = self._staged.path / path.name
         self._file = open_rows(path)
@@ -54,7 +52,7 @@ class Goodput:
                 self._staged.publish()
 
     def _append(self, row: dict, before: bytes = b"") -> None:
-        append(self._file, before + json.dumps(row).encode() + b"\n", self._path)
+        append(self._file, before + json.dumps(row).encode() + b"\n")
         self._last = time.monotonic()
 
     def close(self) -> None:
@@ -67,10 +65,10 @@ class Goodput:
 
 def rows(path: Path) -> Iterator[dict]:
     """The whole rows of a file. Errors: OSError."""
-    for line in contents(path).splitlines():
+    for line in path.read_bytes().splitlines():
         try:
-            row = from_json(line.decode())
-        except ValueError:
+            row = json.loads(line.decode())
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict) and _is_whole(row):
             yield row

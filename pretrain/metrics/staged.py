@@ -3,7 +3,8 @@
 import tempfile
 from pathlib import Path
 
-from input_pipeline.remote import RemotePath
+from etils import epath
+
 from pretrain import workdir
 
 ROWS = (".csv", ".jsonl")  # what a run that goes on takes up
@@ -16,7 +17,7 @@ class Staged:
     the last checkpoint, which makes the same rows again.
     """
 
-    def __init__(self, folder: RemotePath):
+    def __init__(self, folder: epath.Path):
         self._remote, self._sent = folder, {}
         self._holds = tempfile.TemporaryDirectory(prefix="longhaul-metrics-")
         self.path = Path(self._holds.name)
@@ -25,14 +26,14 @@ class Staged:
                 workdir.write(self.path / path.name, path.read_bytes())
 
     def publish(self) -> None:
-        """Uploads what has changed. Errors: RemoteError."""
+        """Uploads what has changed. Errors: OSError."""
         for path in sorted(self.path.rglob("*")):
             if not path.is_file():
                 continue
             status = path.stat()
             sign = status.st_size, status.st_mtime_ns
             if self._sent.get(path) != sign:
-                (self._remote / str(path.relative_to(self.path))).put(path)
+                (self._remote / str(path.relative_to(self.path))).write_bytes(path.read_bytes())
                 self._sent[path] = sign
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ resumed run hold the rows of an uninterrupted one, each once. A file that is dam
 
 import csv
 import io
+import json
 import os
 import socket
 import struct
@@ -13,9 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from input_pipeline.away import contents, naming, persistently
-from input_pipeline.files import from_json
-from input_pipeline.remote import RemotePath, at
+from input_pipeline.io import is_remote, make_folder, open_path
 from pretrain import aside, workdir
 from pretrain.errors import UserError
 from pretrain.metrics.staged import Staged
@@ -46,15 +45,15 @@ class MetricWriter:
         report: Callable[[str], None] = print,
     ):
         self._kinds = [kind for kind, wanted in ((CsvFile, csv), (JsonlFile, jsonl)) if wanted]
-        folder, wanted = at(folder), tensorboard or bool(self._kinds)
-        self._staged = Staged(folder) if wanted and isinstance(folder, RemotePath) else None
+        folder, wanted = open_path(folder), tensorboard or bool(self._kinds)
+        self._staged = Staged(folder) if wanted and is_remote(folder) else None
         self._folder = self._staged.path if self._staged else folder
         self._start, self._report = start_step, report
         self._files: dict[str, list[RowFile]] = {}
         self._events: EventFile | None = None
         if wanted:
             try:
-                persistently(lambda: self._folder.mkdir(parents=True, exist_ok=True))
+                make_folder(self._folder)
             except FileExistsError:
                 raise UserError(f"{folder} is a file, and is to be the folder of metrics; move it away") from None
         for split in SPLITS:  # one that the run has not reached again yet loses its later rows too
@@ -112,12 +111,12 @@ class RowFile:
         self._path = path
         self._last = -1
         self._file: int | None = None  # descriptor, from the first row on
-        if persistently(path.exists):
+        if path.exists():
             self._restore(start, report)
 
     def _restore(self, start: int, report: Callable[[str], None]) -> None:
         try:
-            text = contents(self._path).decode(errors="replace")
+            text = self._path.read_bytes().decode(errors="replace")
             whole = text[: text.rfind("\n") + 1]  # a killed process can leave a torn last line
             rows = [row for row in self.parse(whole) if 0 < int(row["step"]) <= start]
             text = self.text(rows)
@@ -130,24 +129,23 @@ class RowFile:
     def _replace(self, text: str) -> None:
         """The whole file becomes `text`, or stays as it is if the process dies on the way."""
         self.close()
-        with naming(self._path):
-            workdir.write(self._path, text.encode())
+        workdir.write(self._path, text.encode())
 
     def append(self, row: Row) -> None:
         if row["step"] < self._last:
             raise ValueError(f"{self._path.name} holds step {self._last} already; rows must come in rising steps")
         if row["step"] == self._last:
-            rows = self.parse(contents(self._path).decode())
+            rows = self.parse(self._path.read_bytes().decode())
             self._replace(self.text(rows[:-1]))
         self._last = row["step"]
         line = self.line(row).encode()
         if self._file is None:
             self._file = open_rows(self._path)
-        append(self._file, line, self._path)
+        append(self._file, line)
 
     def flush(self) -> None:
         if self._file is not None:
-            _sync(self._file, self._path)
+            os.fsync(self._file)
 
     def close(self) -> None:
         if self._file is not None:
@@ -170,7 +168,7 @@ class JsonlFile(RowFile):
     suffix = ".jsonl"
 
     def parse(self, text):
-        return [from_json(line) for line in text.splitlines()]
+        return [json.loads(line) for line in text.splitlines()]
 
     def text(self, rows):
         return "".join(map(self.line, rows))
@@ -213,7 +211,7 @@ class CsvFile(RowFile):
         return out.getvalue()
 
     def _widen(self, row):
-        rows = self.parse(contents(self._path).decode()) if self._columns else []
+        rows = self.parse(self._path.read_bytes().decode()) if self._columns else []
         self._columns += [name for name in row if name not in self._columns]
         self._replace(self.lines(rows, header=True))
 
@@ -230,9 +228,9 @@ class EventFile:
         import tensorboardX.record_writer  # noqa: F401  for those alone who want events
 
         folder = workdir.events(metrics)
-        if persistently(folder.exists) and not folder.is_dir():
+        if folder.exists() and not folder.is_dir():
             _set_aside(folder, "folder", report)
-        persistently(lambda: folder.mkdir(exist_ok=True))
+        folder.mkdir(exist_ok=True)
         self._start = start
         self._path = workdir.event_file(metrics, time.time(), socket.gethostname())
         self._file: int | None = None  # descriptor, from the first row on
@@ -261,41 +259,31 @@ class EventFile:
         record = event.SerializeToString()
         length = struct.pack("<Q", len(record))
         checksums = (struct.pack("<I", masked_crc32c(part)) for part in (length, record))
-        append(self._file, length + next(checksums) + record + next(checksums), self._path)
+        append(self._file, length + next(checksums) + record + next(checksums))
 
     def flush(self) -> None:
         if self._file is not None:
-            _sync(self._file, self._path)
+            os.fsync(self._file)
 
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
 
 
-def append(descriptor: int, data: bytes, path: Path) -> None:
-    """Writes all of `data` behind the file's end, or nothing."""
-
-    def work() -> None:
-        left, before = data, os.fstat(descriptor).st_size
-        try:
-            while left:  # at once: kill -9 loses no row
-                left = left[os.write(descriptor, left) :]
-        except OSError:
-            os.ftruncate(descriptor, before)  # a disk that is full takes a part: no row is left torn
-            raise
-
-    with naming(path):
-        persistently(work)
-
-
-def _sync(descriptor: int, path: Path) -> None:
-    with naming(path):
-        persistently(lambda: os.fsync(descriptor))
+def append(descriptor: int, data: bytes) -> None:
+    """Appends all of `data` to the file, or nothing."""
+    left, before = data, os.fstat(descriptor).st_size
+    try:
+        while left:  # unbuffered: kill -9 loses no row
+            left = left[os.write(descriptor, left) :]
+    except OSError:
+        os.ftruncate(descriptor, before)  # a full disk takes a part: no row is left torn
+        raise
 
 
 def open_rows(path: Path, more: int = 0) -> int:
     """A descriptor of a file that rows are appended to, made where it is not there; `more` flags of os.open."""
-    return persistently(lambda: os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | more, 0o644))
+    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | more, 0o644)
 
 
 def _set_aside(path: Path, kind: str, report: Callable[[str], None]) -> None:

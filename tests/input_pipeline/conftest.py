@@ -7,7 +7,7 @@ import pytest
 
 from configs import common
 from input_pipeline import pipeline
-from input_pipeline.folders import Folders
+from input_pipeline.io import Folders
 from input_pipeline.token_store.build import Workers
 
 

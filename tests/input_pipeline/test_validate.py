@@ -5,7 +5,7 @@ import pytest
 from configs import common
 from input_pipeline import corruption, pipeline, validate
 from input_pipeline.errors import DataError
-from input_pipeline.folders import Folders
+from input_pipeline.io import Folders
 
 
 @pytest.fixture

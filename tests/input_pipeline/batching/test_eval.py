@@ -10,7 +10,7 @@ from input_pipeline import batch_spec, pipeline
 from input_pipeline.batching.eval import EvalRows
 from input_pipeline.corruption.causal import CausalLM
 from input_pipeline.errors import DataError
-from input_pipeline.folders import Folders
+from input_pipeline.io import Folders
 
 TEXTS = [f"Document {n}: " + "wörter und Worte " * (n % 7) for n in range(23)]
 

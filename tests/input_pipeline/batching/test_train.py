@@ -14,7 +14,7 @@ from input_pipeline import batch_spec, pipeline
 from input_pipeline.batching.train import BatchContext, StreamBatches
 from input_pipeline.corruption.causal import CausalLM
 from input_pipeline.errors import DataError
-from input_pipeline.folders import Folders
+from input_pipeline.io import Folders
 
 END = 256
 

@@ -7,7 +7,7 @@ import pytest
 
 from configs import common
 from input_pipeline import pipeline
-from input_pipeline.folders import Folders
+from input_pipeline.io import Folders
 from input_pipeline.packing import full_sentences
 
 ROOT = Path(__file__).resolve().parents[3]

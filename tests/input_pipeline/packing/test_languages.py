@@ -8,7 +8,7 @@ from read_batches import restore_masked, take
 
 from configs import common
 from input_pipeline import pipeline
-from input_pipeline.folders import Folders
+from input_pipeline.io import Folders
 from input_pipeline.packing import languages
 
 END = 256  # of the tokenizer of bytes

@@ -182,7 +182,7 @@ def test_a_folder_that_cannot_be_written(prepare, words, write):
 SCRIPT = """
 import json, pathlib, sys
 from input_pipeline import pipeline
-from input_pipeline.folders import Folders
+from input_pipeline.io import Folders
 from input_pipeline.token_store import build, writer
 if __name__ == "__main__":
     build.PART_BYTES = 20_000
