@@ -59,7 +59,7 @@ def describe(config, workdir: str = "") -> dict:
     return {
         "name": config.name,
         "parameters": _count(params),
-        "parameters_without_embeddings": _count(params) - _picked(spec.parameters),
+        "parameters_without_embeddings": _count(params) - _embedding_size(spec.parameters),
         "flops_per_token": {convention: round(value) for convention, value in per_token.items()},
         "flops_per_step": {convention: round(value * tokens_per_step) for convention, value in per_token.items()},
         "tokens_per_step": tokens_per_step,
@@ -155,10 +155,10 @@ def _count(tree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
-def _picked(boxes) -> int:
+def _embedding_size(boxes) -> int:
     """Parameters in embedding tables."""
     boxes = jax.tree.leaves(boxes, is_leaf=is_box)
-    return sum(box.value.size for box in boxes if box.picked)
+    return sum(box.value.size for box in boxes if box.is_embedding)
 
 
 def _modules(leaves: Iterable[tuple[str, jax.ShapeDtypeStruct]]) -> dict[str, dict[str, int]]:
