@@ -209,16 +209,6 @@ def events(metrics: Path) -> Path:
     return metrics / "tensorboard"
 
 
-def event_file(metrics: Path, seconds: float, host: str) -> Path:
-    """TensorBoard's file of one start, named as TensorBoard expects."""
-    return events(metrics) / f"events.out.tfevents.{seconds:.6f}.{host}"
-
-
-def damaged(path: Path) -> Path:
-    """Path to set an unreadable metrics file aside."""
-    return path.with_name(f"{path.name}.damaged")
-
-
 def write(path: Path, content: bytes) -> None:
     """Writes a file atomically. Errors: OSError."""
     with replace(path) as partial:

@@ -5,7 +5,7 @@ import json
 from pretrain import config as configs
 from pretrain.commands.arguments import Goodput
 from pretrain.errors import UserError
-from pretrain.metrics.goodput import summary
+from pretrain.metrics.goodput import summarize
 from pretrain.metrics.progress import clock
 from pretrain.metrics.tables import show
 from pretrain.workdir import Workdir
@@ -30,7 +30,7 @@ def run(arguments: Goodput) -> None:
     path = Workdir(arguments.workdir).goodput
     if not path.is_file():
         raise UserError(f"--workdir={arguments.workdir}: no {path.name} there. Give the folder of a run.")
-    found = summary(path)
+    found = summarize(path)
     if arguments.format == "json":
         print(json.dumps(found))
         return

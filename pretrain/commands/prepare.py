@@ -37,7 +37,6 @@ def run(arguments: Prepare) -> None:
     with hold_workdir(workdir, "prepare", say, queue=True):
         taken = None if pipeline.has_tokenizer(folders.tokenizer) else find_tokenizer(config, workdir)
         how = {
-            "sources": sources,
             "report": say,
             "accept": accept,
             "read_all": True,

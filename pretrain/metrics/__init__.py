@@ -1,1 +1,1 @@
-"""What a run says: metric files, progress, tables."""
+"""Output of a run: metric files, progress, time accounting, tables."""

@@ -1,4 +1,4 @@
-"""What a waiting user sees: a bar on a terminal, plain lines elsewhere, and where the time went."""
+"""Progress of a run: a bar on a terminal, plain lines elsewhere; seconds by category."""
 
 import os
 import sys
@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-# How the metrics that are worth a place on the line are format_measure; all others are in the files alone.
-WORDING = {
+# Metrics on the progress line; all others are in the files only.
+FORMATS = {
     "loss": lambda value: f"loss {value:.3f}",
     "learning_rate": lambda value: f"lr {value:.1e}",
     "tokens_per_second": lambda value: f"{amount(value)} tok/s",
@@ -21,20 +21,20 @@ WORDING = {
     "data_wait": lambda value: f"{value:.0%} data wait",
 }
 
-LONG = 20.0  # seconds that nobody waits without a word
+LONG = 20.0  # seconds of waiting after which the reason is printed
 
 
 class Progress:
-    """Shows how far work has come, from `start` to `total` in steps; `total` 0 means that the end is unknown.
+    """Shows progress from step `start` to `total`; 0 for an unknown end.
 
-    On a terminal one line is redrawn four times a second by a thread of its own; elsewhere each `update` prints a
-    line. The time left is what is left at the mean pace since the first update, whatever that time went to.
+    On a terminal a thread redraws one line four times a second; elsewhere each `update` prints a line. The time left
+    assumes the mean pace since the first update, including evaluations and saves.
     """
 
     def __init__(self, total: int, start: int, description: str, file: TextIO | None = None):
         self._total, self._start, self._description = total, start, description
         self._file = file or sys.stderr
-        self._first: tuple[int, float] | None = None  # step and time of the first update: compilation lies before it
+        self._first: tuple[int, float] | None = None  # step and time of the first update, which excludes compilation
         self._bar = None
         if self._file.isatty():
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[line]}"))
@@ -43,10 +43,10 @@ class Progress:
             self._bar.start()
 
     def update(self, step: int, values: dict[str, float]) -> None:
-        """The work has come to `step`; of `values`, those named in `WORDING` are shown, in its order."""
+        """Shows `step` and those of `values` that are in `FORMATS`, in its order."""
         line = "  ".join(
             [f"step {step}/{self._total}" if self._total else f"step {step}"]
-            + [word(values[name]) for name, word in WORDING.items() if name in values]
+            + [form(values[name]) for name, form in FORMATS.items() if name in values]
             + [f"ETA {left}" for left in [self._left(step)] if left]
         )
         if self._bar is None:
@@ -55,7 +55,7 @@ class Progress:
             self._bar.update(self._task, completed=step, line=line)
 
     def note(self, message: str) -> None:
-        """Prints a line that stays, above the bar if there is one."""
+        """Prints a line, above the bar if there is one."""
         if self._bar is None:
             print(message, file=self._file, flush=True)
         else:
@@ -63,7 +63,7 @@ class Progress:
 
     @contextmanager
     def waiting(self, message: str) -> Iterator[None]:
-        """Notes the message if the block takes longer than `LONG` seconds."""
+        """Prints the message if the block takes longer than `LONG` seconds."""
         timer = threading.Timer(LONG, self.note, [message])
         timer.daemon = True
         timer.start()
@@ -73,7 +73,7 @@ class Progress:
             timer.cancel()
 
     def close(self) -> None:
-        """Leaves the last state of the bar on the terminal."""
+        """Stops redrawing; the last state of the bar stays on the terminal."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -88,20 +88,20 @@ class Progress:
 
 
 class Ledger:
-    """Where the seconds go, by category. All time is someone's: what no category claims is `other`.
+    """Seconds by category since it was created; time outside of any block is `other`.
 
-    `with ledger.spend("data"): ...` charges the block to data. Blocks nest, and the inner one's time is its own,
-    not the outer one's too, so that the categories always add up to the time since the ledger was opened.
+    `with ledger.spend("data"): ...` charges the block to data. Blocks nest, and the time of an inner one is not charged
+    to the outer one too, so that the categories add up to the whole.
     """
 
     CATEGORIES = ("step", "data", "save", "restore", "evaluate", "compile", "other")
 
     def __init__(self):
         self._seconds = dict.fromkeys(self.CATEGORIES, 0.0)
-        self.category = "other"  # whose the seconds are now
-        self.turns = 0  # blocks that were begun or ended
-        self.update = 0  # the last update that was begun: whoever makes it says so here
-        self.steady = False  # likewise: whether one has been made
+        self.category = "other"  # the category that is being charged
+        self.turns = 0  # block starts and ends, for the watchdog
+        self.update = 0  # the last step that was started, set by the loop
+        self.steady = False  # whether a step has been made, set by the loop
         self._since = time.perf_counter()
 
     def _turn(self, category: str) -> None:
@@ -113,7 +113,7 @@ class Ledger:
     def spend(self, category: str) -> Iterator[None]:
         """Charges the block to `category`, one of `CATEGORIES`; any other name raises KeyError."""
         before = self.category
-        self._seconds[category]  # a misspelt category fails here, not when its block ends
+        self._seconds[category]  # raises KeyError here, not when the block ends
         self._turn(category)
         self.turns += 1
         try:
@@ -128,12 +128,12 @@ class Ledger:
         return False
 
     def seconds(self) -> dict[str, float]:
-        """Seconds by category up to now; their sum is the time since the ledger was opened."""
+        """Seconds by category up to now."""
         self._turn(self.category)
         return dict(self._seconds)
 
     def summary(self) -> str:
-        """The time since the ledger was opened, and the categories that took more than a moment of it."""
+        """The total time, and the categories with at least 0.05 s, in words."""
         seconds = self.seconds()
         total = sum(seconds.values())
         spent = (f"{name} {value:.1f} s ({value / total:.0%})" for name, value in seconds.items() if value >= 0.05)
@@ -141,7 +141,7 @@ class Ledger:
 
 
 def clock(seconds: float) -> str:
-    """A duration as `h:mm:ss`, with days before it where there are any."""
+    """A duration as `h:mm:ss`, with days in front if there are any."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -149,7 +149,7 @@ def clock(seconds: float) -> str:
 
 
 def amount(value: float) -> str:
-    """A number to three digits with the letter of its thousand: 950, 41.2k, 1.25M, 175G, 3.64T, 314E."""
+    """A number to three digits with a unit prefix: 950, 41.2k, 1.25M, 175G, 3.64T, 314E."""
     for letter in ("", "k", "M", "G", "T", "P", "E"):
         if abs(value) < 999.5 or letter == "E":
             break
@@ -159,5 +159,5 @@ def amount(value: float) -> str:
 
 
 def open_null() -> TextIO:
-    """A file that keeps nothing, for the processes that show nothing."""
+    """A file that discards everything, for processes other than the first."""
     return open(os.devnull, "w")

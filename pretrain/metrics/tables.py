@@ -1,4 +1,4 @@
-"""Results as people and programs read them: tables on the terminal, JSON."""
+"""Results for people and programs: tables on the terminal, JSON."""
 
 import json
 import math
@@ -9,27 +9,27 @@ from rich.table import Table
 from rich.text import Text
 
 
-class Shown(Console):
-    """A console that leaves it to the program what a closed pipe means."""
+class _Console(Console):
+    """A console that raises BrokenPipeError, for which the command line has an exit code."""
 
     def on_broken_pipe(self) -> None:
-        raise  # the error that is being handled where this is called
+        raise
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:
-    """Prints a table on stdout, below its title; numbers are right-aligned with separators of thousands."""
+    """Prints a table on stdout below its title; numbers are right-aligned with thousands separators."""
     table = Table()
-    numeric = [all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(columns))]
-    for name, right in zip(columns, numeric, strict=True):
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for i, name in enumerate(columns):
+        numeric = all(isinstance(row[i], (int, float)) for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(_cell, row))
-    console = Shown()
+        table.add_row(*map(_format, row))
+    console = _Console()
     console.print(Text(title, "italic"), soft_wrap=True)
     console.print(table)
 
 
-def _cell(value) -> str:
+def _format(value) -> str:
     if isinstance(value, bool) or value is None:
         return "" if value is None else str(value)
     if isinstance(value, int):
@@ -40,11 +40,11 @@ def _cell(value) -> str:
 
 
 def one_line(row) -> str:
-    """JSON of a result on one line: numbers that are not finite are null, since JSON has no word for them."""
+    """JSON of a result on one line, with null for numbers that are not finite, which JSON lacks."""
 
-    def told(value):
+    def replace(value):
         if isinstance(value, dict):
-            return {name: told(one) for name, one in value.items()}
+            return {name: replace(item) for name, item in value.items()}
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
-    return json.dumps(told(row), allow_nan=False)
+    return json.dumps(replace(row), allow_nan=False)

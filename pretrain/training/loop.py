@@ -278,7 +278,7 @@ class Loop:
     def open_writer(self, report) -> MetricWriter:
         """Metric files cut back to the current step; process 0 alone writes them."""
         enabled = [self.config.log[name] and jax.process_index() == 0 for name in ("tensorboard", "csv", "jsonl")]
-        return MetricWriter(str(self.checkpoints.workdir.metrics), *enabled, self.step, report)
+        return MetricWriter(str(self.checkpoints.workdir.metrics), *enabled, self.step)
 
     def open_batches(self) -> Prefetch:
         """Batches from the current position on; every process reports on its own readers."""

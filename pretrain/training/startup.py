@@ -20,7 +20,7 @@ from pretrain.distributed.consensus import assert_equal_on_hosts, on_host0
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import measure
 from pretrain.losses.distill import teacher_sets
-from pretrain.metrics.goodput import newest_saved
+from pretrain.metrics.goodput import last_saved_step
 from pretrain.metrics.progress import Ledger
 from pretrain.optimizers.schedules import warn_of_change, warn_of_end, warn_of_unused_keys
 from pretrain.step.checks import check_config, check_mesh, check_model, check_vocabulary
@@ -203,7 +203,7 @@ def check_checkpoints_exist(workdir: str) -> None:
     # Imported weights are a checkpoint of step 0, but no progress of a run.
     if any(not restore.is_weights_only(here.checkpoint(step)) for step in here.steps()):
         return
-    saved = newest_saved(here.goodput)
+    saved = last_saved_step(here.goodput)
     damaged = here.broken.is_dir() and any(here.broken.iterdir())
     if saved or damaged:
         had = f"had checkpoint {saved} and has none now" if saved else "has no checkpoint to continue from"

@@ -11,7 +11,7 @@ from pretrain.metrics import progress
 from pretrain.metrics.progress import Ledger, Progress, amount, clock
 
 
-def test_plain_lines():
+def test_progress_plain_lines():
     out = io.StringIO()
     progress = Progress(2000, 100, "training", file=out)
     values = {"loss": 3.4123, "learning_rate": 1e-3, "tokens_per_second": 41_234.0, "data_wait": 0.12, "unshown": 1.0}
@@ -26,7 +26,7 @@ def test_plain_lines():
     assert note == "saved step 120"
 
 
-def test_time_left_is_the_rest_at_the_mean_pace(monkeypatch):
+def test_progress_time_left(monkeypatch):
     times = iter([0.0, 50.0, 60.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(times))
     out = io.StringIO()
@@ -36,7 +36,7 @@ def test_time_left_is_the_rest_at_the_mean_pace(monkeypatch):
     assert out.getvalue().splitlines() == ["step 1/1000", "step 11/1000  ETA 1:22:25", "step 13/1000  ETA 1:22:15"]
 
 
-def test_unknown_end_shows_no_time_left():
+def test_progress_unknown_end():
     out = io.StringIO()
     progress = Progress(0, 0, "reading", file=out)
     progress.update(1, {})
@@ -45,18 +45,18 @@ def test_unknown_end_shows_no_time_left():
 
 
 def read_to_end(terminal: int) -> str:
-    """All that was written to a pseudo-terminal whose writing end is closed."""
+    """Reads all that was written to a pseudo-terminal whose writing end is closed."""
     shown = b""
     try:
         while chunk := os.read(terminal, 1 << 16):
             shown += chunk
-    except OSError:  # how Linux says that the other end is closed
+    except OSError:  # Linux reports a closed end in this way
         pass
     os.close(terminal)
     return shown.decode()
 
 
-def test_terminal_gets_one_redrawn_line():
+def test_progress_terminal():
     reading, writing = pty.openpty()
     with os.fdopen(writing, "w") as terminal:
         progress = Progress(10, 0, "training", file=terminal)
@@ -69,7 +69,7 @@ def test_terminal_gets_one_redrawn_line():
     assert "\x1b[" in shown  # the line is redrawn in place
 
 
-def test_who_waits_long_is_told_for_what(monkeypatch):
+def test_progress_waiting(monkeypatch):
     monkeypatch.setattr(progress, "LONG", 0.05)
     file = io.StringIO()
     shown = Progress(10, 0, "training", file=file)
@@ -81,7 +81,7 @@ def test_who_waits_long_is_told_for_what(monkeypatch):
     assert file.getvalue() == "compiling\n"
 
 
-def test_ledger_adds_up_and_nested_time_is_counted_once(monkeypatch):
+def test_ledger_nested_blocks(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     ledger = Ledger()
@@ -103,7 +103,7 @@ def test_ledger_adds_up_and_nested_time_is_counted_once(monkeypatch):
     }
 
 
-def test_ledger_charges_a_block_that_raises_and_refuses_unknown_names():
+def test_ledger_errors():
     ledger = Ledger()
     with pytest.raises(RuntimeError), ledger.spend("save"):
         time.sleep(0.01)
@@ -113,18 +113,18 @@ def test_ledger_charges_a_block_that_raises_and_refuses_unknown_names():
         pass
 
 
-def test_cost_per_step_is_far_below_a_millisecond():
+def test_progress_and_ledger_cost():
     """The loop may cost 1 ms a step; a ledger's two blocks and a progress line get a tenth of it."""
     ledger, progress = Ledger(), Progress(10**6, 0, "training", file=io.StringIO())
     values = {"loss": 3.4, "learning_rate": 1e-3, "tokens_per_second": 41e3, "mfu": 0.4, "data_wait": 0.01}
-    began = time.process_time()  # other programs on the machine do not count
+    start = time.process_time()  # other programs on the machine do not count
     for step in range(1000):
         with ledger.spend("data"):
             pass
         with ledger.spend("step"):
             pass
         progress.update(step, values)
-    assert (time.process_time() - began) / 1000 < 1e-4
+    assert (time.process_time() - start) / 1000 < 1e-4
 
 
 @pytest.mark.parametrize(
