@@ -28,6 +28,7 @@ def _rows(section: Mapping) -> list[Row]:
         table += norms((f"{layer}final_layer_norm", f"{ours}/feed_forward_norm"))
         table += rows(IDENTITY, (f"model.{stack}.embed_positions.weight", f"{stack}_positions"))
         table += norms((f"model.{stack}.layernorm_embedding", f"{stack}_embedding_norm"))
+        # mBART's stacks are pre-norm, so each ends with a norm.
         if section["final_norm"]:
             table += norms((f"model.{stack}.layer_norm", f"{stack}_norm"))
     return table

@@ -69,6 +69,7 @@ def encoder_keys(
     )
 
 
+# Values of config.json keys that our encoder has no field for.
 def hf_fixed(given: Mapping) -> dict[str, tuple]:
     return {
         "type_vocab_size": (given["type_vocab_size"] or 1,),  # the class always has this table

@@ -112,6 +112,7 @@ class ConfigMap:
         for name, value in given.items():
             if name not in known:
                 raise UserError(f"{source}: {name}={value!r:.60}: unknown key. Remove it if it changes no number.")
+        # Words before fixed values: an unknown activation is named by the key that the user knows.
         section = {}
         for key in self.keys:
             value = key.value(read) if key.value else read[key.hf]
@@ -123,6 +124,7 @@ class ConfigMap:
             if name in allowed and value not in allowed[name]:
                 choices = " or ".join(dict.fromkeys(map(repr, allowed[name])))
                 raise UserError(f"{source}: {name}={value!r:.60}: only {choices} can be imported. Use another model.")
+        # Ours is 0 for "as another field", so that equal sizes give one config.
         for key in self.keys:
             if key.same_as and section[key.field] == section[key.same_as]:
                 section[key.field] = 0
@@ -143,6 +145,7 @@ class ConfigMap:
         Errors: UserError for a field that the class cannot express.
         """
         mapped = {key.field for key in self.keys}
+        # A field that no key expresses keeps its default, which is BERT's, GPT-2's or T5's own.
         fixed = {name: (value,) for name, value in declared.items() if name not in RUNTIME | mapped}
         fixed |= {"attention": (("dense",) * len(section.get("attention", ())),)} | self.our_fixed(section)
         allowed = {name: fixed[name] for name in section if name in fixed and section[name] not in fixed[name]}

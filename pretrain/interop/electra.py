@@ -109,6 +109,7 @@ def add_generator(model: ConfigDict, generator: Mapping, source: str) -> None:
     """
     with model.unlocked():
         model.generator_size = generator["width"] / model.width
+    # The paper scales heads and feed-forward with the width, so one ratio must give all sizes.
     expected = _generator_section(model.to_dict())
     generator = {**generator, "embed": generator["embed"] or generator["width"]}
     for name, value in generator.items():

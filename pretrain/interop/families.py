@@ -55,6 +55,7 @@ def of_section(section: Mapping, part: str = "") -> tuple[Family, dict]:
         raise UserError(f"--part={part}: the model has no such part. Choose one of: {', '.join(parts) or 'none'}.")
     if part or choices[0].part:  # without --part, ELECTRA is its discriminator
         choices = [family for family in choices if family.part == (part or choices[0].part)]
+    # The first refusal names the fields of the kind's main class: BERT, GPT-2 or T5.
     refusals = []
     for family in choices:
         try:

@@ -28,6 +28,7 @@ def _gpt_layers() -> list[Row]:
     ]
 
 
+# Tied heads have no tensor: Transformers saves the token table once.
 def _head(section: Mapping) -> list[Row]:
     return [] if section["tied_head"] else rows(IDENTITY, ("lm_head.weight", "head"))
 

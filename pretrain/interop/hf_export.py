@@ -68,6 +68,7 @@ def export_folder(
     shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in families.leaves(section).items()}
     architecture = family.architecture(config.model)
 
+    # Called again with another step if training deletes a checkpoint while it is read.
     def export(number: int) -> None:
         if step == "latest":
             _check_finished(run, number, config.train.steps)

@@ -58,6 +58,7 @@ def import_folder(
         config.data.length = min(config.data.length, config.model.context)
         family.complete(config, given, tokenizer_files.codes(config.tokenizer))
     weights = families.weight_map(family, config.model.to_dict())
+    # All checks come before the folder: a refused import leaves nothing.
     names = match_tensors(family, config.model, weights, tensors, report)
     roles = tokenizer_files.roles(folder, config.tokenizer, family, given)
     special = corruption.special(config.objective.to_dict(), config.data.layout)
@@ -74,6 +75,7 @@ def import_folder(
         ids = family.ids(tokenizer_files.with_language(run.folders.tokenizer, tokenizer.special, family))
         if line := generation_config.ignored_settings(given, folder, ids):
             report(line)
+        # Promises, not arrays: each tensor is read while its parameter is written.
         params = _params(weights, tensors, names)
         if generator_tensors:
             params |= _generator_params(params, config.model, generator_tensors, report)
@@ -105,6 +107,7 @@ def match_tensors(
     Errors: UserError that lists tensors that are missing, unexpected, or of another shape or value.
     """
     shapes = weights.shapes()
+    # Older files and headless classes have other names for the same tensors.
     files = {family.canonical(name, shapes): name for name in tensors.shapes}
     names = {name: files.pop(name) for name in shapes if name in files}
     unequal = []

@@ -47,12 +47,14 @@ def render(run: Workdir, config: ConfigDict, folder: str, exported: Exported) ->
     step = exported.steps[-1]
     checkpoint = run.checkpoint(step)
     untrained = restore.is_weights_only(checkpoint)
+    # Imported weights have an objective in their config, but none trained them.
     parts = [
         _front_matter(exported, () if untrained else (config.objective.kind,)),
         f"# {' '.join(config.name.split())}\n",
         _summary(run, config, exported, untrained),
         _table(("key of the config", "value"), _facts(config, untrained)),
     ]
+    # Figures were measured on single checkpoints, so an average has none.
     if len(exported.steps) == 1 and (figures := _figures(workdir.rows(run.metrics, "validation", ".jsonl"), step)):
         rows = ((name, f"{x:,}" if isinstance(x, int) else f"{x:.6g}") for name, x in figures.items())
         parts += [f"## Validation\n\nAfter {step:,} updates.\n", _table(("measure", "value"), rows)]

@@ -87,6 +87,7 @@ def write(
 
 def _split(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:
     """Names of each file, in order."""
+    # -1: the first tensor opens a file even if it has no bytes.
     files, room = [], -1
     for name, size in sizes.items():
         if size > room:

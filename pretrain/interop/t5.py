@@ -20,6 +20,7 @@ def _rows(section: Mapping) -> list[Row]:
     table = rows(IDENTITY, ("shared.weight", "tokens"))
     if not section["tied_head"]:
         table.append(Row("lm_head.weight", ("head",), IDENTITY, fallback="shared.weight"))
+    # A gated layer has two input kernels: wi_0 goes through the activation and multiplies wi_1.
     gated = section["activation"].startswith("gated_")
     feed_forward = {"wi_0": "gate", "wi_1": "in"} if gated else {"wi": "in"}
     encoder = {"SelfAttention": "attention"}

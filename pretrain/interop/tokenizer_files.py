@@ -88,6 +88,7 @@ def check_settings(kind: str, path: Path, settings: Mapping) -> None:
     tokens = _added_tokens(folder, settings)
     if kind == "sentencepiece" and (folder / JSON).is_file():
         tokens |= {token for _, token in added(folder / JSON)}
+    # A token with an id beyond the vocabulary would be split into pieces here.
     pieces = _pieces(content) if is_json else convert.piece_names(path)
     changes += [f"token {token}" for token in sorted(tokens - pieces) if not USUAL_TOKENS.fullmatch(token)]
     if changes:
@@ -171,6 +172,7 @@ def roles(folder: Path, section: Mapping, family: Family, given: Mapping) -> dic
     settings = read_settings(folder, OLDER_SETTINGS) | read_settings(folder)
     tokens = dict(added(Path(section["path"])))
     usual = special_ids({token: i for i, token in tokens.items()}.get)
+    # Tokens that two roles share.
     shared = (token_of(settings.get("unk_token")), token_of(settings.get("eos_token")))
     by_role: dict[str, str] = {}
     for key, name in family.special.items():

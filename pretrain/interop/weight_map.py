@@ -101,6 +101,7 @@ def layers(
         "feed_forward/in",
         "feed_forward/out",
     ]
+    # Pre-norm and post-norm stacks have the same parameters, so the same rows.
     pairs = zip((*attention, *feed_forward), ours, strict=True)
     return [
         *linear(*((prefix + name, f"layers/{path}") for name, path in pairs)),
@@ -120,6 +121,7 @@ class Source:
     read: Callable[[str], np.ndarray]
 
     def array(self) -> np.ndarray:
+        # Filled layer by layer: one tensor is in memory besides the array itself.
         array = np.empty(self.leaf.shape, self.leaf.dtype)
         for number in range(len(self.names)):
             array[number if self.row.stacked else ...] = self.layer(number)
@@ -156,6 +158,7 @@ class WeightMap:
         """{our path: where it is read from}; `read` returns a tensor by name and is not called before."""
         sources = {}
         for row in self.rows:
+            # GPT-2's c_attn is [width, 3 x width]: query, key and value are slices of its output axis.
             axis, start = row.layout.axis, 0
             for path in row.params:
                 stop = start + self._hf_shape(path, row)[axis]

@@ -49,6 +49,7 @@ def _our_fixed(section: Mapping) -> dict[str, tuple]:
 def _complete(config: ConfigDict, given: Mapping, codes: Sequence[str]) -> None:
     """Names languages in the order of the table's rows, by number if config.json has no names."""
     if config.model.languages:
+        # JSON keys are strings: id2lang has "0", "1", ...
         numbers = given.get("id2lang") or {i: name for name, i in (given.get("lang2id") or {}).items()}
         names = {int(i): name for i, name in numbers.items()}
         languages = tuple(names.get(row, str(row)) for row in range(config.model.languages))
