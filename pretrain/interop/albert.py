@@ -74,8 +74,7 @@ ALBERT = Family(
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",
     },
-    buffers=(r"(albert\.)?embeddings\.(position_ids|token_type_ids)",),
-    unused=(r"(albert\.)?pooler\.(weight|bias)",),
+    ignored=(r"(albert\.)?embeddings\.(position_ids|token_type_ids)", r"(albert\.)?pooler\.(weight|bias)"),
     settle=_settle,
     complete=BERT.complete,
 )

@@ -114,7 +114,7 @@ COMMON = {
         ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"),
         "model.shared.weight",
     ),
-    "buffers": ("final_logits_bias",),
+    "ignored": ("final_logits_bias",),
     "zeros": ("final_logits_bias",),
     "settle": lambda section, names: section | {"head_size": section["width"] // section["heads"]},
 }

@@ -134,7 +134,7 @@ BERT = Family(
         f"{HEAD}decoder.weight": "bert.embeddings.word_embeddings.weight",
         f"{HEAD}decoder.bias": f"{HEAD}bias",
     },
-    buffers=(r"(bert\.)?embeddings\.(position_ids|token_type_ids)",),
+    ignored=(r"(bert\.)?embeddings\.(position_ids|token_type_ids)",),
     settle=_settle,
     complete=complete,
 )
@@ -179,8 +179,10 @@ ROBERTA = Family(
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    buffers=(r"(roberta\.)?embeddings\.(position_ids|token_type_ids)",),
-    unused=(r"(roberta\.)?pooler\.dense\.(weight|bias)",),  # written by the headless class
+    ignored=(
+        r"(roberta\.)?embeddings\.(position_ids|token_type_ids)",
+        r"(roberta\.)?pooler\.dense\.(weight|bias)",
+    ),  # written by the headless class
     pad_id=ROBERTA_PAD,
     settle=lambda section, names: section | {"pair_head": False, "position_offset": OFFSET},
 )
@@ -242,7 +244,7 @@ DISTILBERT = Family(
     prefix="distilbert.",
     renames=NORM_NAMES,
     tied={"vocab_projector.weight": f"{DISTILBERT_EMBEDDINGS}word_embeddings.weight"},
-    buffers=(r"(distilbert\.)?embeddings\.position_ids",),
+    ignored=(r"(distilbert\.)?embeddings\.position_ids",),
     settle=lambda section, names: section | DISTILBERT_FIXED,
     complete=lambda config, given, codes: config.distill.update(teacher="", layers=()),  # the recipe's is BERT
 )

@@ -43,9 +43,8 @@ class Family:
     prefix: str = ""  # of tensor names, absent in files of the headless class
     renames: tuple[tuple[str, str], ...] = ()  # (pattern, newer name) of tensors in older files
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)  # tensor -> the one that it repeats
-    buffers: tuple[str, ...] = ()  # patterns of tensors that are not parameters
-    zeros: tuple[str, ...] = ()  # buffers that must be 0: our models have no such bias
-    unused: tuple[str, ...] = ()  # patterns of weights that pretraining does not read
+    ignored: tuple[str, ...] = ()  # patterns of buffers, and of weights that pretraining does not read
+    zeros: tuple[str, ...] = ()  # ignored tensors that must be 0: our models have no such bias
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)  # other model_types -> recipe
     pad_id: int | None = None  # required by classes that count positions from it
     # (section, tensor names) -> section: fields that config.json does not decide.
@@ -67,11 +66,8 @@ class Family:
             name = re.sub(pattern, newer, name)
         return f"{self.prefix}{name}" if name not in known and f"{self.prefix}{name}" in known else name
 
-    def is_buffer(self, name: str) -> bool:
-        return any(re.fullmatch(pattern, name) for pattern in self.buffers)
-
-    def is_unused(self, name: str) -> bool:
-        return any(re.fullmatch(pattern, name) for pattern in self.unused)
+    def is_ignored(self, name: str) -> bool:
+        return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
     def ids(self, special: Mapping[str, int]) -> dict[str, int | None]:
         """Special ids for config.json; without padding an explicit null, since classes have their own default."""

@@ -121,7 +121,7 @@ GPT2 = Family(
     special=roles(eos="end", bos="end", unk="unknown"),
     prefix="transformer.",
     tied={"lm_head.weight": "transformer.wte.weight"},
-    buffers=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",),
+    ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",),
 )
 GPT = Family(
     model_type="openai-gpt",
@@ -146,7 +146,7 @@ GPT = Family(
     special=roles(eos="end", bos="end", unk="unknown"),
     prefix="transformer.",
     tied={"lm_head.weight": "transformer.tokens_embed.weight"},
-    buffers=(r"(transformer\.)?h\.\d+\.attn\.bias", r"(transformer\.)?position_ids"),
+    ignored=(r"(transformer\.)?h\.\d+\.attn\.bias", r"(transformer\.)?position_ids"),
     settle=lambda section, names: section | {"ff": 4 * section["width"]},
 )
 CTRL = Family(

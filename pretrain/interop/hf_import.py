@@ -123,12 +123,8 @@ def match_tensors(
         if row.fallback in names and row.hf not in names:
             names[row.hf] = names[row.fallback]
             report(f"no {row.hf}: read {names[row.fallback]} for it, as the class does")
-    unequal += [
-        f"{name} is not 0"
-        for name in files.values()
-        if family.is_buffer(name) and name in family.zeros and np.any(tensors.read(name))
-    ]
-    skipped = [name for name in files.values() if family.is_buffer(name) or family.is_unused(name)]
+    unequal += [f"{name} is not 0" for name in files.values() if name in family.zeros and np.any(tensors.read(name))]
+    skipped = [name for name in files.values() if family.is_ignored(name)]
     if skipped:
         report(f"skipped {len(skipped)} tensors without use in pretraining, such as {skipped[0]}")
     unequal += [

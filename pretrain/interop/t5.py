@@ -121,7 +121,7 @@ T5 = Family(
     ),
     settle=lambda section, names: section | _one_dropout(section),
     # The first releases hold a table of distances for cross-attention, which nothing reads.
-    buffers=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+    ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
 )
 # mT5 is T5 1.1 without head scaling; that tells the two apart on export.
 MT5 = dataclasses.replace(
