@@ -30,17 +30,14 @@ class MaskedLM(Objective):
     """
 
     kind = "masked"
-    layouts = ("pairs", "concat", "packed", "sentences")  # of the class: with and without next_sentence
+    # With and without next_sentence; an instance supports one of the two groups.
+    layouts = ("pairs", "concat", "packed", "sentences")
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
-        self.section, self.has_pairs, self.max_predictions = (
-            section,
-            section["next_sentence"],
-            section["max_predictions"],
-        )
-        self.short_pairs, self.passes, self.swapped_pairs = (
-            section[name] for name in ("short_pairs", "passes", "swapped_pairs")
-        )
+        self.section = section
+        self.has_pairs, self.swapped_pairs = section["next_sentence"], section["swapped_pairs"]
+        self.short_pairs, self.passes = section["short_pairs"], section["passes"]
+        self.max_predictions = section["max_predictions"]
         self.special = ("mask", "classifier", "separator") if self.has_pairs else ("mask",)
         self.layouts = ("pairs",) if self.has_pairs else ("concat", "packed", "sentences")
         self.min_raw_length = LEAST if self.has_pairs else 1
@@ -52,11 +49,8 @@ class MaskedLM(Objective):
             raise DataError(
                 "objective.whole_words=True: this tokenizer does not mark words. Set it to False or use wordpiece."
             )
-        self.mask_id, self.vocab_size, self.continues = (
-            tokenizer.special["mask"],
-            tokenizer.vocab_size,
-            tokenizer.continues,
-        )
+        self.mask_id, self.vocab_size = tokenizer.special["mask"], tokenizer.vocab_size
+        self.continues = tokenizer.continues
         self.framing = np.zeros(tokenizer.vocab_size, bool)
         self.framing[[tokenizer.special[name] for name in FRAMING if name in tokenizer.special]] = True
         self.is_text = np.ones(tokenizer.vocab_size, bool)
