@@ -1,1 +1,1 @@
-"""Text in, batches out: sources, tokenizers, token store, packing, corruption, mixtures, loader. NumPy and Grain, never JAX."""
+"""Text in, batches out: sources, tokenizers, token store, packing, corruption, batching. NumPy and Grain, never JAX."""
