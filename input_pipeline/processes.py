@@ -1,4 +1,4 @@
-"""Worker processes: how many, what they use, and that they end with the process that started them, and only then."""
+"""Worker processes: their number, their processor time, and their end together with their parent."""
 
 import multiprocessing
 import os
@@ -17,32 +17,28 @@ def cores() -> int:
 
 
 def processor_seconds() -> float:
-    """Seconds of processor time that this process has used, and those that it has started to work for it, so far.
-
-    Of others it is known on Linux alone; what one has used is forgotten when it ends.
-    """
+    """Processor time of this process and, on Linux, of its running worker processes, in seconds."""
     used = time.process_time()
     for worker in multiprocessing.active_children():
-        with suppress(OSError, TypeError, ValueError):  # it has just ended, or there is no such file
+        with suppress(OSError, TypeError, ValueError):  # it has just ended, or this is not Linux
             with open(f"/proc/{worker.pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()  # its name comes before, and may have any letter
+                fields = file.read().rpartition(b")")[2].split()  # the name before may contain anything
             used += sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
     return used
 
 
-UNTIDY = "ignore:resource_tracker"  # it tidies up after a process that was ended, and warns of having to
+UNTIDY = "ignore:resource_tracker"  # it warns when it cleans up after a killed process
 
 
 @contextmanager
 def workers_start(*, outlive_sigterm: bool = False) -> Iterator[None]:
-    """Processes started within leave Ctrl-C, which a terminal sends to them too, and its end to who started them.
+    """Processes started in this block ignore Ctrl-C, which a terminal sends to them too: their parent ends them.
 
-    With `outlive_sigterm` SIGTERM too, which a cluster sends to every process of a job: they work until the one that
-    started them has saved, and must then be ended by another signal. They inherit the signals that are blocked; their
-    own first statement would come too late.
+    With `outlive_sigterm` also SIGTERM, which a cluster sends to every process of a job: they work until their parent
+    has saved, and must then be killed. They inherit the blocked signals; their own first statement would be too late.
     """
     sys.warnoptions.append(UNTIDY)  # inherited too
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # of which the tracker knows nothing
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # the resource tracker does not handle it
     try:
         resource_tracker.ensure_running()  # it unblocks the others as it starts
         left = {signal.SIGINT, signal.SIGTERM} if outlive_sigterm else {signal.SIGINT}
@@ -54,7 +50,7 @@ def workers_start(*, outlive_sigterm: bool = False) -> Iterator[None]:
 
 
 def die_with_parent() -> None:
-    """A parent that is killed cannot stop its workers: each watches for its end. Runs first in a worker."""
+    """Makes a worker exit when its parent ends, even by kill -9. Call it first in a worker."""
 
     def watch():
         multiprocessing.parent_process().join()

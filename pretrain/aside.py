@@ -26,7 +26,11 @@ def move(source: Path | epath.Path, to: Path | epath.Path) -> None:
     Errors: OSError, after which `source` is where it was.
     """
     if is_remote(source):
-        filesystem(source).mv(str(source), str(to), recursive=True)
+        # Not fsspec's own recursive `mv`: on S3 it fails at names of folders, which are no objects.
+        store, key, new = filesystem(source), str(source).partition("://")[2], str(to).partition("://")[2]
+        for name in store.find(str(source)):
+            store.cp_file(name, f"{new}{name.removeprefix(key)}")
+        store.rm(str(source), recursive=True)
     elif source.is_symlink() and not os.path.isabs(os.readlink(source)):
         os.symlink(os.path.relpath(os.path.realpath(source), os.path.realpath(to.parent)), to)
         source.unlink()

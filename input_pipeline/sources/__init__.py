@@ -1,1 +1,1 @@
-"""Where text and images come from."""
+"""Sources of text and images."""

@@ -67,7 +67,7 @@ class Files(Source):
         return list(self._find())
 
     def _find(self) -> dict[str, FileInfo]:
-        """Existing files by path, sorted. Of several names of one file, through links, the one in fewest folders."""
+        """Existing files by path, sorted. A file with several names, through links, appears under the shortest."""
         if is_remote(self.path):
             return glob_store(self.path)
         realpath, found = functools.cache(os.path.realpath), {}  # a folder's links are resolved once for all its files

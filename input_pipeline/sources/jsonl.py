@@ -9,7 +9,7 @@ from input_pipeline.sources.text import lines, not_utf8, open_bytes
 
 
 def json_documents(span: Span, read: Callable[[object, str], Document]) -> Iterator[Document]:
-    """What `read` makes of each line's JSON object and the line's name."""
+    """The document that `read` makes of each line's JSON object and the line's name."""
     for offset, line in lines(span):
         if span.end is not None and offset >= span.end:
             return

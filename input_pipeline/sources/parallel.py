@@ -10,7 +10,7 @@ from input_pipeline.io import info, open_path
 from input_pipeline.sources import jsonl, text
 from input_pipeline.sources.base import Document, File, Source, Span, absolute, named_fields
 
-PLACEHOLDER = "{}"  # stands for a field's name in the path
+PLACEHOLDER = "{}"  # a field's name in the path
 
 
 @dataclass(frozen=True)

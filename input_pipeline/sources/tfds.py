@@ -60,7 +60,7 @@ class TensorFlowDataset(Source):
             options = f" --imports={folder[0]}" if folder else ""
             options += f" --data_dir={self.data_dir}" if self.data_dir else ""
             raise DataError(
-                f"'{self.spec}' is not prepared in {builder.data_path}. Where TensorFlow is installed, run "
+                f"'{self.spec}' is not prepared in {builder.data_path}. With TensorFlow installed, run "
                 f"tfds build {self.name}{options} --file_format=array_record."
             )
         if builder.info.file_format != tfds.core.FileFormat.ARRAY_RECORD:

@@ -81,7 +81,7 @@ def _build(source, tokenizer, saved, folder, settings, report, workers: Workers)
     plan_path = folder / "plan.json"
     if read_record(plan_path) != plan:
         if plan_path.is_file():
-            report(f"{source.spec} changed since its token store was begun: starting again")
+            report(f"{source.spec} changed during an interrupted build: starting again")
         for leftover in [path for path in folder.iterdir() if path.name[0].isdigit()] if folder.exists() else []:
             leftover.unlink()
     write_json(plan_path, plan)

@@ -46,7 +46,7 @@ class Job(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What is tokenised at once: a chunk of a document, or a sentence."""
+    """A unit of tokenisation: a chunk of a document, or a sentence."""
 
     place: float | None  # of the document that it begins; None if it continues one
     text: str | bytes

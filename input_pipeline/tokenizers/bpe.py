@@ -1,8 +1,8 @@
 """Byte-pair encodings of words whose pieces say where the word ends: XLM's and CTRL's `vocab.json` and `merges.txt`.
 
-Words are split into characters, and the pair that was merged first in training is merged first, everywhere in the word,
-until none is left (Sennrich et al. 2016). The resulting pieces are looked up only then: one that the vocabulary lacks
-is unknown, even if smaller pieces of it exist, which no `tokenizer.json` can express.
+Words are split into characters, and the pair that was merged first in training is merged first, everywhere in the
+word, until no pair is left (Sennrich et al. 2016). The resulting pieces are looked up only then: one that the
+vocabulary lacks is unknown, even if smaller pieces of it exist, which no `tokenizer.json` can express.
 
 CTRL's words are separated by white space, and a line end belongs to the word before it; every piece of a word but the
 last ends in "@@". XLM's text must be prepared, with Moses' scripts and those of its language, for some models also

@@ -117,9 +117,10 @@ def read_settings(folder: Path) -> dict:
 def verified_file(folder: Path, settings: Mapping) -> Path:
     """The file of a tokenizer, on this machine. Errors: DataError if it is missing or damaged."""
     path = open_path(folder) / FILES[settings["kind"]]
-    if not path.is_file() or (CHECKSUM in settings and settings[CHECKSUM] != checksum(path)):
+    copy = local_copy(path) if path.is_file() else None
+    if copy is None or (CHECKSUM in settings and settings[CHECKSUM] != checksum(copy)):
         raise DataError(f"{path} is missing or damaged. Restore it, or delete {folder} and run prepare again.")
-    return local_copy(path)
+    return copy
 
 
 def flags(folder: Path) -> str:
@@ -198,7 +199,7 @@ def _complete(tokenizer: Tokenizer, settings: Mapping) -> Tokenizer:
     if sentinels and tokenizer.sentinels:
         if sentinels != len(tokenizer.sentinels):
             raise DataError(
-                f"tokenizer.sentinels={sentinels}, but {_origin(settings)} has {len(tokenizer.sentinels)} of its own. "
+                f"tokenizer.sentinels={sentinels}, but {_origin(settings)} has {len(tokenizer.sentinels)}. "
                 "Set --config.tokenizer.sentinels=0."
             )
         sentinels = 0
@@ -288,7 +289,7 @@ def _train(file: Path, config: Mapping, named: Mapping[str, Sequence[Source]], h
 def sample(sources: Sequence[Source], budget: float, holdout: float) -> Iterator[str]:
     """Text of about `budget` bytes: whole documents from all over the sources, without held-out ones.
 
-    The choice depends on the sources alone. Of large sources a part is read: spans in random order.
+    The choice depends on the sources alone. Reads a part of large sources: spans in random order.
     """
     total = sum(file.size for source in sources for file in source.files())
     target = max(1 << 16, total >> 16)  # bytes read in a row where a file can be cut: at most 65,536 spans

@@ -25,7 +25,7 @@ def text_of(corpus, split: str) -> bytes:
         ("text:lm/tinyshakespeare/input.txt.gz?document=blank_line", ""),
     ],
 )
-def test_real_text_comes_through_unchanged(prepare, train, validation):
+def test_real_text_round_trip(prepare, train, validation):
     def at(spec):
         kind, _, path = spec.partition(":")
         return f"{kind}:{Path(FOLDER) / path}" if spec else ""
@@ -45,6 +45,6 @@ def test_real_text_comes_through_unchanged(prepare, train, validation):
 
 
 @pytest.mark.parametrize(("split", "tokens"), [("valid", 217_646), ("test", 245_569)])
-def test_words_of_wikitext_are_counted_as_in_the_literature(prepare, split, tokens):
+def test_real_text_word_count(prepare, split, tokens):
     corpus = prepare(f"text:{FOLDER}/lm/wikitext-2/wiki.{split}.tokens.gz")
     assert corpus.summary()[0]["words"] == tokens

@@ -75,7 +75,7 @@ def rows(corpus, count: int) -> np.ndarray:
         iterator.close()
 
 
-def test_a_row_is_an_image_from_row_to_column_to_colour(prepare, folder):
+def test_images_row_order(prepare, folder):
     array = pixels(9)
     corpus = prepare(folder(array), shuffle=False, **IMAGE)
     found = rows(corpus, 9)
@@ -93,7 +93,7 @@ def test_a_row_is_an_image_from_row_to_column_to_colour(prepare, folder):
     assert np.array_equal(corpus.first_documents("train", 4), array[:4].reshape(4, -1))
 
 
-def test_tfds_and_files_give_the_same_batches(prepare, folder, prepared):
+def test_images_from_tfds_and_files(prepare, folder, prepared):
     from_files = prepare(folder(pixels(9)), **IMAGE)
     for field in ("", "&field=array"):
         from_tfds = prepare(f"tfds:{prepared}?split=train{field}", **IMAGE)
@@ -101,7 +101,7 @@ def test_tfds_and_files_give_the_same_batches(prepare, folder, prepared):
     assert "tensorflow" not in sys.modules
 
 
-def test_every_byte_is_scored_once(prepare, folder):
+def test_images_scored_once(prepare, folder):
     array = pixels(7)
     corpus = prepare(folder(array[:2]), validation=folder(array, "other"), **IMAGE)
     scored = corpus.evaluation("validation", length=BYTES, stride=0, batch_size=3)
@@ -114,7 +114,7 @@ def test_every_byte_is_scored_once(prepare, folder):
 
 
 @pytest.mark.parametrize(("mode", "colours"), [("L", 1), ("LA", 2), ("RGB", 3), ("RGBA", 4)])
-def test_colours(prepare, folder, mode, colours):
+def test_images_colours(prepare, folder, mode, colours):
     array = pixels(3, (5, 5, colours))
     spec = folder(array)
     with Image.open(spec.removeprefix("images:").replace("*", "000")) as image:
@@ -123,7 +123,7 @@ def test_colours(prepare, folder, mode, colours):
     assert np.array_equal(rows(corpus, 3), array.reshape(3, -1))
 
 
-def test_a_changed_image_is_noticed(prepare, tmp_path):
+def test_images_changed_file(prepare, tmp_path):
     first, second = pixels(2)
     path = tmp_path / "image.bmp"  # of any content, this format's files have one size
     Image.fromarray(first).save(path)
@@ -133,7 +133,7 @@ def test_a_changed_image_is_noticed(prepare, tmp_path):
         prepare(f"images:{path}", **IMAGE)
 
 
-def test_sources_of_images_travel_to_other_processes(folder, prepared):
+def test_images_pickled_source(folder, prepared):
     for spec in (folder(pixels(2)), f"tfds:{prepared}"):
         (source,) = parser.parse(spec, "data.train", SHAPE)
         (copy,) = pickle.loads(pickle.dumps([source]))
@@ -142,12 +142,12 @@ def test_sources_of_images_travel_to_other_processes(folder, prepared):
 
 
 @pytest.mark.parametrize("shape", [(6, 4, 3), (4, 6, 1), (4, 6, 4)])
-def test_an_image_of_the_wrong_size(prepare, folder, shape):
+def test_images_wrong_size(prepare, folder, shape):
     with pytest.raises(DataError):
         prepare(folder(pixels(1, shape)), **IMAGE)
 
 
-def test_files_that_are_no_images(prepare, write, folder, tmp_path):
+def test_images_unreadable_file(prepare, write, folder, tmp_path):
     text = write("a.png", "no image")
     with pytest.raises(DataError):
         prepare(f"images:{text}", **IMAGE)
@@ -175,30 +175,30 @@ def test_files_that_are_no_images(prepare, write, folder, tmp_path):
         ("?field=array", {"image": ()}),
     ],
 )
-def test_records_that_are_no_images(prepare, prepared, options, change):
+def test_images_unusable_record(prepare, prepared, options, change):
     with pytest.raises(DataError):
         prepare(f"tfds:{prepared}{options}", **IMAGE | change)
 
 
 @pytest.mark.parametrize("change", [{"length": 64}, {"tokenizer": {"kind": "sentencepiece"}}])
-def test_settings_that_do_not_go_with_images(prepare, folder, change):
+def test_images_wrong_settings(prepare, folder, change):
     with pytest.raises(DataError):
         prepare(folder(pixels(1)), **IMAGE | change)
 
 
-def test_text_where_images_are_asked_for(prepare, words):
+def test_images_text_source(prepare, words):
     with pytest.raises(DataError):
         prepare(words(3), **IMAGE)
 
 
-def test_without_pillow(prepare, folder, monkeypatch):
+def test_images_without_pillow(prepare, folder, monkeypatch):
     spec = folder(pixels(1))
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(DataError):
         prepare(spec, **IMAGE)
 
 
-def test_an_image_of_very_many_pixels_is_read_without_a_warning(folder, monkeypatch):
+def test_images_many_pixels(folder, monkeypatch):
     """Pillow warns of one beyond its limit and stops at twice that; a warning would fail this test."""
     source = folder(pixels(1))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)

@@ -46,7 +46,7 @@ def lines(data: bytes) -> list[str]:
     return sorted("D" + text for text in data.decode().split("D")[1:])
 
 
-def test_a_prepared_folder_by_path(prepare, folder, monkeypatch):
+def test_tfds_folder(prepare, folder, monkeypatch):
     monkeypatch.setattr(build, "PART_BYTES", 1 << 16)  # several parts, in several processes
     corpus = prepare(f"tfds:{folder}?split=train", validation=f"tfds:{folder}?split=validation")
     assert lines(corpus.raw_bytes("train")) == sorted(f"Dökument {n} of 50" for n in range(50))
@@ -57,7 +57,7 @@ def test_a_prepared_folder_by_path(prepare, folder, monkeypatch):
     assert "tensorflow" not in sys.modules
 
 
-def test_fields_of_records(prepare, folder, monkeypatch):
+def test_tfds_fields(prepare, folder, monkeypatch):
     monkeypatch.setattr(validate, "check_sources", lambda *given: None)  # whatever task reads them
     stream = prepare(f"tfds:{folder}?split=train[:5]&fields=label,text,score").stream("train")
     for number in range(5):
@@ -71,7 +71,7 @@ def test_fields_of_records(prepare, folder, monkeypatch):
         assert found["score"] == str(label / 5 if label else WHOLE)  # a fifth of 32 bits has other digits as a float
 
 
-def test_a_set_by_name_and_a_part_of_a_split(prepare, folder):
+def test_tfds_name_and_slice(prepare, folder):
     data_dir = folder.parent.parent
     corpus = prepare(f"tfds:tiny?split=train[:20%]&data_dir={data_dir}")
     assert corpus.summary()[0]["documents"] == 10
@@ -87,18 +87,18 @@ def test_a_set_by_name_and_a_part_of_a_split(prepare, folder):
         ("tiny?data_dir={data_dir}", "{folder}?split=train[:1]", "0 to 0"),
     ],
 )
-def test_a_split_is_not_scored_that_is_trained_on(prepare, folder, train, scored, records):
+def test_tfds_overlapping_splits(prepare, folder, train, scored, records):
     train, scored = (f"tfds:{spec.format(folder=folder, data_dir=folder.parent.parent)}" for spec in (train, scored))
     with pytest.raises(DataError):
         prepare(train, validation=scored)
 
 
-def test_parts_of_a_split_that_do_not_meet_may_be_splits(prepare, folder):
+def test_tfds_disjoint_slices(prepare, folder):
     corpus = prepare(f"tfds:{folder}?split=train[:80%]", validation=f"tfds:{folder}?split=validation+train[80%:]")
     assert [row["documents"] for row in corpus.summary()] == [40, 15]
 
 
-def test_what_is_tokenised_needs_no_set_any_more(prepare, folder, tmp_path):
+def test_tfds_deleted_after_tokenising(prepare, folder, tmp_path):
     copy = tmp_path / "tiny/1.0.0"
     shutil.copytree(folder, copy)
     splits = {"train": f"tfds:{copy}", "validation": f"tfds:{copy}?split=validation"}
@@ -107,7 +107,7 @@ def test_what_is_tokenised_needs_no_set_any_more(prepare, folder, tmp_path):
     assert prepare(**splits).summary() == before
 
 
-def test_held_out_records(prepare, folder):
+def test_tfds_holdout(prepare, folder):
     corpus = prepare(f"tfds:{folder}", holdout=0.3)
     train, held = lines(corpus.raw_bytes("train")), lines(corpus.raw_bytes("validation"))
     assert len(train) + len(held) == 50 and 5 < len(held) < 30 and not set(train) & set(held)
@@ -124,12 +124,12 @@ def test_held_out_records(prepare, folder):
         "tfds:{folder}?field=label",
     ],
 )
-def test_what_cannot_be_read(prepare, folder, spec):
+def test_tfds_mistakes(prepare, folder, spec):
     with pytest.raises(DataError):
         prepare(spec.format(folder=folder))
 
 
-def test_files_that_need_tensorflow(prepare, folder, tmp_path):
+def test_tfds_tfrecord(prepare, folder, tmp_path):
     copy = tmp_path / "tiny/1.0.0"
     shutil.copytree(folder, copy)
     info = json.loads((copy / "dataset_info.json").read_text())

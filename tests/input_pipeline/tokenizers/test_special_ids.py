@@ -37,7 +37,7 @@ def foreign(path, **settings) -> str:
     return f"{path}.model"
 
 
-def test_ids_on_top_are_named_and_give_no_text():
+def test_extend_ids():
     base = Bytes()
     tokenizer = extend(base, ("mask", "separator"), 3)
     assert tokenizer.special == {"end": 256, "mask": 257, "separator": 258} and tokenizer.end_id == 256
@@ -63,7 +63,7 @@ def test_ids_on_top_are_named_and_give_no_text():
         ({"kind": "sentencepiece", "vocab_size": 300}, 300, {"end": 1, "unknown": 0}),
     ],
 )
-def test_a_tokenizer_made_here_gets_what_its_task_needs(tmp_path, write, settings, size, own):
+def test_special_added_for_task(tmp_path, write, settings, size, own):
     source = f"text:{write('a.txt', TEXT)}"
     needed = ("end", "mask", "pad")
     tokenizer, config = make(tmp_path, source, needed, sentinels=2, **settings)
@@ -79,7 +79,7 @@ def test_a_tokenizer_made_here_gets_what_its_task_needs(tmp_path, write, setting
         make(tmp_path, source, ("mask",), sentinels=2, **settings)
 
 
-def test_a_ready_file_says_its_special_ids(tmp_path, write):
+def test_special_of_file(tmp_path, write):
     path = foreign(tmp_path / "t5", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     source = f"text:{write('a.txt', TEXT)}"
     tokenizer, _ = make(tmp_path, source, ("end", "pad"), kind="sentencepiece", path=path, sentinels=100)
@@ -89,7 +89,7 @@ def test_a_ready_file_says_its_special_ids(tmp_path, write):
     assert not tokenizer.continues[words[0]] and tokenizer.continues[tokenizer.encode("words,")[-1]]
 
 
-def test_pieces_of_a_model_by_name(tmp_path):
+def test_special_by_piece_name(tmp_path):
     path = foreign(tmp_path / "albert", control_symbols=["[CLS]", "[SEP]"], user_defined_symbols=["[MASK]"], pad_id=3)
     special = sentencepiece_tokenizer.load(tmp_path / "albert.model").special
     model = sentencepiece.SentencePieceProcessor(model_file=path)
@@ -100,7 +100,7 @@ def test_pieces_of_a_model_by_name(tmp_path):
     }  # fmt: skip
 
 
-def test_what_a_text_may_hold_is_no_special_id(tmp_path):
+def test_special_spelled_in_text(tmp_path):
     path = tmp_path / "m.model"
     path.write_bytes(sentencepiece_tokenizer.train(["<mask> " * 500], 280, "bpe", "phrases"))
     tokenizer = sentencepiece_tokenizer.load(path)
@@ -108,14 +108,14 @@ def test_what_a_text_may_hold_is_no_special_id(tmp_path):
     assert tokenizer.special == {"end": 1, "unknown": 0}
 
 
-def test_a_file_that_lacks_a_special_id_is_named(tmp_path, write):
+def test_special_missing(tmp_path, write):
     path, source = foreign(tmp_path / "plain"), f"text:{write('a.txt', TEXT)}"
     with pytest.raises(DataError):
         make(tmp_path, source, ("end", "mask", "pad"), kind="sentencepiece", path=path)
     assert not (tmp_path / "tokenizer/made.json").exists()
 
 
-def test_sentinels_that_a_file_has(tmp_path, write):
+def test_sentinels_of_file(tmp_path, write):
     symbols = [f"<extra_id_{n}>" for n in (2, 1, 0)]
     path, source = foreign(tmp_path / "own", user_defined_symbols=symbols), f"text:{write('a.txt', TEXT)}"
     with pytest.raises(DataError):
@@ -126,7 +126,7 @@ def test_sentinels_that_a_file_has(tmp_path, write):
     assert tokenizer.decode([*tokenizer.encode("words"), *tokenizer.sentinels]) == "words"
 
 
-def test_sentinels_behind_a_space_as_those_of_mt5(tmp_path):
+def test_sentinels_of_mt5(tmp_path):
     """Pieces that were added to its file by hand: the highest id is the first."""
     path = Path(foreign(tmp_path / "many"))
     proto = sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())

@@ -109,7 +109,7 @@ def test_sentencepiece_round_trip_of_white_space(trained, text):
     check_round_trip(trained, text)
 
 
-def test_ids_that_are_no_text(trained):
+def test_decode_special_ids(trained):
     assert trained.decode([trained.end_id, 0]) == ""
     assert trained.decode([trained.vocab_size + 5]) == "\ufffd"
     assert Bytes().decode([ord("a"), 0xE9, ord("b")]) == "a\ufffdb"
@@ -122,7 +122,7 @@ def test_training_is_deterministic():
         assert train([CODE], 350, algorithm, "words") == train([CODE], 350, algorithm, "words")
 
 
-def test_a_space_is_a_space_though_no_text_of_training_had_one(tmp_path):
+def test_sentencepiece_unseen_space(tmp_path):
     model = tmp_path / "model"
     model.write_bytes(sentencepiece_tokenizer.train(["GATTACA" * 50, "CATTAGGA" * 50], 300, "bpe", "words"))
     tokenizer = sentencepiece_tokenizer.load(model)
@@ -130,7 +130,7 @@ def test_a_space_is_a_space_though_no_text_of_training_had_one(tmp_path):
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_phrases_span_words_and_indentation(tmp_path):
+def test_sentencepiece_phrases(tmp_path):
     def count(pieces: str) -> int:
         path = tmp_path / f"{pieces}.model"
         path.write_bytes(sentencepiece_tokenizer.train([CODE], 400, "bpe", pieces))
@@ -140,7 +140,7 @@ def test_phrases_span_words_and_indentation(tmp_path):
     assert count("phrases") <= 3
 
 
-def test_a_foreign_model_that_rewrites_text(tmp_path):
+def test_sentencepiece_rewriting(tmp_path):
     """As T5's or XLNet's: normalised, so that bytes per token are not known."""
     prefix = str(tmp_path / "foreign")
     sentencepiece.SentencePieceTrainer.train(
@@ -155,7 +155,7 @@ def test_a_foreign_model_that_rewrites_text(tmp_path):
     assert tokenizer.continuation(ids, tokenizer.encode("name")) == " name"
 
 
-def test_no_chance_has_a_part_in_ids(tmp_path):
+def test_huggingface_dropout_off(tmp_path):
     """A BPE's dropout is for training: of a text that is stored once, each start would make another store."""
     path = byte_level(tmp_path / "tokenizer.json")
     sure = huggingface_tokenizer.load(path)
@@ -167,7 +167,7 @@ def test_no_chance_has_a_part_in_ids(tmp_path):
         np.testing.assert_array_equal(huggingface_tokenizer.load(path).encode(text), sure.encode(text))
 
 
-def test_a_foreign_tokenizer_json_that_rewrites_text(tmp_path):
+def test_huggingface_rewriting(tmp_path):
     """As BERT's: lower-cased word pieces."""
     library = pytest.importorskip("tokenizers", reason="needs the extra hf")
     model = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
@@ -189,7 +189,7 @@ def test_a_foreign_tokenizer_json_that_rewrites_text(tmp_path):
 
 @pytest.mark.parametrize(("special", "exact"), [(True, True), (False, False)])
 @pytest.mark.parametrize("side", ["lstrip", "rstrip"])
-def test_an_added_token_that_takes_spaces_with_it_rewrites_text(tmp_path, side, special, exact):
+def test_huggingface_token_with_spaces(tmp_path, side, special, exact):
     """Special ones are never found in a text; of the others the spaces beside them were once counted as kept."""
     path = byte_level(tmp_path / "tokenizer.json")
     library = importlib.import_module("tokenizers")
@@ -203,7 +203,7 @@ def test_an_added_token_that_takes_spaces_with_it_rewrites_text(tmp_path, side, 
     assert (tokenizer.decode(tokenizer.encode(text)) == text) == exact
 
 
-def test_a_word_is_read_as_the_unknown_token(prepare, write, tmp_path):
+def test_huggingface_unknown_word(prepare, write, tmp_path):
     """WikiText's <unk>, with BERT's vocabulary; the unknown token's own name within a text is text."""
     library = pytest.importorskip("tokenizers", reason="needs the extra hf")
     model = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
@@ -229,21 +229,21 @@ def test_a_word_is_read_as_the_unknown_token(prepare, write, tmp_path):
         prepare(source, tokenizer={"unknown": "x"})
 
 
-def test_a_tokenizer_without_an_unknown_token(tmp_path):
+def test_huggingface_without_unknown(tmp_path):
     path = byte_level(tmp_path / "gpt2.json", tokens=("<|endoftext|>",))
     with pytest.raises(DataError):
         huggingface_tokenizer.load(path, "<unk>")
 
 
 @pytest.mark.parametrize(("vocab_size", "text"), [(200, CODE), (300, "")])
-def test_a_vocabulary_that_cannot_be(vocab_size, text):
+def test_sentencepiece_unusable_size(vocab_size, text):
     for algorithm in sentencepiece_tokenizer.ALGORITHMS:
         with pytest.raises(DataError):
             sentencepiece_tokenizer.train([text], vocab_size, algorithm, "words")
 
 
 @pytest.mark.parametrize("algorithm", sentencepiece_tokenizer.ALGORITHMS)
-def test_little_text_yields_fewer_pieces(algorithm, tmp_path):
+def test_sentencepiece_little_text(algorithm, tmp_path):
     (tmp_path / "m").write_bytes(sentencepiece_tokenizer.train(["a few words"], 4096, algorithm, "words"))
     tokenizer = sentencepiece_tokenizer.load(tmp_path / "m")
     assert 258 < tokenizer.vocab_size < 300 and tokenizer.decode(tokenizer.encode("a few words é")) == "a few words é"
@@ -259,12 +259,12 @@ def test_little_text_yields_fewer_pieces(algorithm, tmp_path):
         {"kind": "sentencepiece", "path": "/no/such.model"},
     ],
 )
-def test_a_tokenizer_that_is_not_there(prepare, words, settings):
+def test_tokenizer_mistakes(prepare, words, settings):
     with pytest.raises(DataError):
         prepare(words(3), tokenizer=settings)
 
 
-def test_a_tokenizer_without_an_end_token_joins_documents(prepare, words, tmp_path):
+def test_tokenizer_without_end(prepare, words, tmp_path):
     """As GPT's, of 2018: layouts that tell documents apart are refused."""
     pytest.importorskip("tokenizers", reason="needs the extra hf")
     settings = {"kind": "huggingface", "path": str(byte_level(tmp_path / "endless.json", tokens=("<pad>",)))}
@@ -281,7 +281,7 @@ def test_a_tokenizer_without_an_end_token_joins_documents(prepare, words, tmp_pa
     assert evaluation.bytes == sum(corpus.tokenizer.byte_lengths[np.concatenate(rows)])
 
 
-def test_the_work_folder_keeps_its_tokenizer(prepare, write, tmp_path):
+def test_tokenizer_reused(prepare, write, tmp_path):
     source = f"text:{write('code.py', CODE)}"
     settings = {"kind": "sentencepiece", "vocab_size": 350, "train_bytes": 10_000}
     first = prepare(source, tokenizer=settings).tokenizer
@@ -296,7 +296,7 @@ def test_the_work_folder_keeps_its_tokenizer(prepare, write, tmp_path):
         pipeline.open_tokenizer(tmp_path / "elsewhere/tokenizer")
 
 
-def test_the_tokenizer_sees_a_sample_and_nothing_held_out(words):
+def test_sample_without_holdout(words):
     parsed = parser.parse(words(60), "data.train")
     places = {"".join(d.chunks): d.place for s in parsed for span in s.spans(1) for d in s.documents(span)}
     sample = list(tokenizer_store.sample(parsed, 2_000, 0.5))

@@ -42,7 +42,7 @@ def loaded(prepare, write, settings: dict):
 
 
 @pytest.mark.parametrize("cased", [False, True])
-def test_ids_are_those_of_berts_own_tokenizer(prepare, write, vocabulary, cased):
+def test_wordpiece_equals_bert(prepare, write, vocabulary, cased):
     bert = pytest.importorskip("transformers.models.bert.tokenization_bert_legacy", reason="needs the extra oracle")
     oracle = bert.BertTokenizerLegacy(vocabulary, do_lower_case=not cased)
     oracle.all_special_tokens_extended = []
@@ -57,7 +57,7 @@ def test_ids_are_those_of_berts_own_tokenizer(prepare, write, vocabulary, cased)
         assert tokenizer.encode(text).tolist() == oracle.convert_tokens_to_ids(pieces), text
 
 
-def test_special_ids_and_what_continues_a_word(prepare, write, vocabulary):
+def test_wordpiece_special_and_continues(prepare, write, vocabulary):
     tokenizer = loaded(prepare, write, {"path": vocabulary})
     assert tokenizer.special == {"pad": 0, "unknown": 2, "classifier": 3, "separator": 4, "mask": 5, "end": 4}
     assert tokenizer.end_id == 4 and tokenizer.sentinels == () and tokenizer.vocab_size == 6 + len(PIECES)
@@ -67,7 +67,7 @@ def test_special_ids_and_what_continues_a_word(prepare, write, vocabulary):
     assert tokenizer.decode([3, *tokenizer.encode("The BRIDGES"), 4, 0]) == "the bridges"
 
 
-def test_a_tokenizer_json_gives_the_same_ids_as_its_vocabulary(prepare, write, vocabulary, tmp_path):
+def test_wordpiece_tokenizer_json(prepare, write, vocabulary, tmp_path):
     first = loaded(prepare, write, {"path": vocabulary})
     kept = (tmp_path / "run/tokenizer/wordpiece.json").read_bytes()
     (tmp_path / "run").rename(tmp_path / "before")
@@ -77,7 +77,7 @@ def test_a_tokenizer_json_gives_the_same_ids_as_its_vocabulary(prepare, write, v
 
 
 @pytest.mark.parametrize("cased", [False, True])
-def test_training_gives_the_same_vocabulary_each_time(cased):
+def test_wordpiece_training_deterministic(cased):
     """The library alone numbers continuing characters by chance."""
     trained = [wordpiece.train([TEXT, "And nothing else."], 120, cased) for _ in range(4)]
     assert len(set(trained)) == 1
@@ -87,7 +87,7 @@ def test_training_gives_the_same_vocabulary_each_time(cased):
     assert "##!" not in vocabulary and "##北" not in vocabulary  # each is a word of its own
 
 
-def test_words_that_are_too_long_to_be_known_teach_nothing():
+def test_wordpiece_training_long_words():
     """Nor do they take long: a trainer's time for one grows with the square of its length."""
     long = "".join(random.Random(0).choices("abridge", k=200_000))
     begun = time.monotonic()
@@ -96,7 +96,7 @@ def test_words_that_are_too_long_to_be_known_teach_nothing():
     assert time.monotonic() - begun < 5
 
 
-def test_a_run_trains_and_keeps_its_vocabulary(prepare, write, tmp_path):
+def test_wordpiece_trained_by_run(prepare, write, tmp_path):
     settings = {"vocab_size": 70}
     tokenizer = loaded(prepare, write, settings)
     assert tokenizer.vocab_size == 70 and set(tokenizer.special) == {
@@ -118,20 +118,20 @@ def test_a_run_trains_and_keeps_its_vocabulary(prepare, write, tmp_path):
         ('{"model": {"type": "WordPiece"}, "normalizer": {"lowercase": true}}', {"cased": True}),
     ],
 )
-def test_files_that_are_none(prepare, write, tmp_path, content, settings):
+def test_wordpiece_unusable_file(prepare, write, tmp_path, content, settings):
     with pytest.raises(DataError):
         loaded(prepare, write, {"path": write("vocab", content), **settings})
     assert not (tmp_path / "run/tokenizer/made.json").exists()
 
 
-def test_vocabularies_that_cannot_be_trained():
+def test_wordpiece_unusable_training():
     with pytest.raises(DataError):
         wordpiece.train([TEXT], 20, False)
     with pytest.raises(DataError):
         wordpiece.train([" \n"], 100, False)
 
 
-def test_other_words_may_continue_too(tmp_path):
+def test_unigram_continues(tmp_path):
     library = huggingface_tokenizer.library()
     model = library.Tokenizer(
         library.models.Unigram([("<unk>", 0.0), ("</s>", 0.0), ("\u2581a", -1.0), ("b", -2.0)], 0)
@@ -155,7 +155,7 @@ def untyped(path):
 
 
 @pytest.mark.parametrize("name", ["normalizer", "pre_tokenizer", "added_tokens"])
-def test_a_tokenizer_json_may_leave_out_what_it_has_not(tmp_path, name):
+def test_huggingface_missing_keys(tmp_path, name):
     library = huggingface_tokenizer.library()
     library.Tokenizer(library.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])).save(str(tmp_path / "whole.json"))
     spec = json.loads((tmp_path / "whole.json").read_text())
@@ -165,7 +165,7 @@ def test_a_tokenizer_json_may_leave_out_what_it_has_not(tmp_path, name):
     assert found == [[2, 1, 0]] * 2
 
 
-def test_text_without_pieces_where_nothing_is_unknown(tmp_path):
+def test_unigram_without_unknown(tmp_path):
     library = huggingface_tokenizer.library()
     library.Tokenizer(library.models.Unigram([("a", -1.0), ("b", -2.0)], None)).save(str(tmp_path / "u.json"))
     tokenizer = huggingface_tokenizer.load(tmp_path / "u.json")
@@ -174,7 +174,7 @@ def test_text_without_pieces_where_nothing_is_unknown(tmp_path):
         tokenizer.encode("abc")
 
 
-def test_a_tokenizer_json_need_not_tell_the_kind_of_its_model(tmp_path):
+def test_huggingface_untyped_model(tmp_path):
     """The library knows it all the same, and all that follows from it is the same."""
     library, texts = huggingface_tokenizer.library(), [TEXT, "the </s> [MASK] a<unk>b"]
     unigram = library.Tokenizer(library.models.Unigram([("<unk>", 0.0), ("</s>", 0.0), ("\u2581a", -1.0)], 0))

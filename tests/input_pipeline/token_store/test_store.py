@@ -56,7 +56,7 @@ def miscount(path):
         ("store.json", lambda path: path.write_bytes(b"\xff\xfe")),
     ],
 )
-def test_a_damaged_store_is_named(prepare, words, tmp_path, name, damage):
+def test_store_damaged(prepare, words, tmp_path, name, damage):
     source = words(40)
     prepare(source, holdout=0.3, sentences="lines")
     (path,) = (tmp_path / "run/data").glob(f"*/{name}")
@@ -67,7 +67,7 @@ def test_a_damaged_store_is_named(prepare, words, tmp_path, name, damage):
     assert prepare(source, holdout=0.3, sentences="lines").splits == ("train", "validation")
 
 
-def test_the_bytes_of_a_large_store_are_compared_where_it_is_asked_for(prepare, words, monkeypatch, tmp_path):
+def test_store_large_read_all(prepare, words, monkeypatch, tmp_path):
     monkeypatch.setattr(build, "READ", 10)
     config = common.base()
     config.data.update(train=words(3), holdout=0.0, length=8)

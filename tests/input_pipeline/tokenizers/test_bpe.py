@@ -55,7 +55,7 @@ def test_xlm(tmp_path):
     assert own.decode([0, 6, 7, 8, 1]) == "lower low"
 
 
-def test_the_files_go_back_as_they_were_read(tmp_path):
+def test_bpe_files_round_trip(tmp_path):
     for kind, head in (("ctrl", ["#version: 0.2"]), ("xlm", [])):
         (tmp_path / kind).mkdir()
         path = merges(tmp_path / kind, ["<unk>", "ñ@@"], *head, "a b", "ab c</w>")
@@ -85,7 +85,7 @@ def trained(tmp_path, **options):
 
 
 @pytest.mark.parametrize(("kind", "offset", "unknown"), [("xlm_roberta", 1, 3), ("camembert", 4, 3)])
-def test_pieces_with_the_ids_of_fairseq(kind, offset, unknown, tmp_path):
+def test_fairseq_ids(kind, offset, unknown, tmp_path):
     """As SentencePiece's own library has them: moved on, with another id for what is unknown."""
     path = trained(tmp_path)
     own, theirs = made(tmp_path, kind, path), sentencepiece.SentencePieceProcessor(model_file=str(path))

@@ -52,7 +52,7 @@ def sentences(stream: Stream) -> list[list[bytes]]:
     return found
 
 
-def test_documents_lie_where_they_are_said_to(prepare, words, tmp_path, small_parts):
+def test_stream_documents(prepare, words, tmp_path, small_parts):
     corpus = prepare(words(40), holdout=0.3)
     for split in corpus.splits:
         stream = corpus.stream(split)
@@ -68,7 +68,7 @@ def test_documents_lie_where_they_are_said_to(prepare, words, tmp_path, small_pa
             stream.document(number)
 
 
-def test_the_bare_stream_is_the_text_alone(prepare, words, small_parts):
+def test_stream_bare(prepare, words, small_parts):
     stream = (corpus := prepare(words(40, longest=25))).stream("train")
     text = np.frombuffer(corpus.raw_bytes("train"), np.uint8)
     assert stream.bare_tokens == len(text) == stream.tokens - stream.counts.documents
@@ -80,7 +80,7 @@ def test_the_bare_stream_is_the_text_alone(prepare, words, small_parts):
         assert np.array_equal(ids, np.take(text, np.arange(start, start + length), mode="wrap"))
 
 
-def test_symbols_have_no_end_tokens_to_leave_out(prepare, words):
+def test_stream_without_end_tokens(prepare, words):
     stream = (corpus := prepare(words(9), tokenizer={"kind": "symbols"})).stream("train")
     everything, bare = np.zeros((2, stream.tokens), np.int32)
     stream.copy(0, everything)
@@ -91,7 +91,7 @@ def test_symbols_have_no_end_tokens_to_leave_out(prepare, words):
 
 
 @pytest.mark.parametrize("chunk", [1 << 20, 7])
-def test_sentences_are_lines(prepare, write, monkeypatch, chunk):
+def test_stream_sentences(prepare, write, monkeypatch, chunk):
     """As the release of BERT reads them: blank lines and the white space around a line are left out."""
     monkeypatch.setattr(base.split_chunks, "__defaults__", (chunk,))
     write("empty.txt", "\n \n")
@@ -103,7 +103,7 @@ def test_sentences_are_lines(prepare, write, monkeypatch, chunk):
     assert counts["words"] == len(BOOK.split()) + len(lines)
 
 
-def test_documents_of_sentences_may_end_at_blank_lines(prepare, write, small_parts):
+def test_stream_sentences_of_paragraphs(prepare, write, small_parts):
     path = write("book.txt", "\n\n".join([BOOK] * 20))
     corpus = prepare(f"text:{path}?document=blank_line", sentences="lines", holdout=0.0)
     stream = corpus.stream("train")
@@ -113,7 +113,7 @@ def test_documents_of_sentences_may_end_at_blank_lines(prepare, write, small_par
     assert sentences(again) == documents and again.bare_tokens == stream.bare_tokens
 
 
-def test_each_sentence_is_tokenised_by_itself(prepare, write):
+def test_sentences_tokenised_separately(prepare, write):
     """Pieces that hold a line's end are never met, and text that gives no ids is no sentence."""
     path = write("a.txt", "few words\nmore words\n\u200b\n" * 30)
     settings = {"kind": "wordpiece", "vocab_size": 40}
@@ -126,7 +126,7 @@ def test_each_sentence_is_tokenised_by_itself(prepare, write):
     assert found == ["few words", "more words"] * 30
 
 
-def test_the_same_text_with_and_without_sentences_lies_apart(prepare, write):
+def test_store_per_sentences_setting(prepare, write):
     source = f"text:{write('a.txt', BOOK)}"
     plain, cut = prepare(source), prepare(source, sentences="lines")
     assert plain.stream("train").identity != cut.stream("train").identity
@@ -158,7 +158,7 @@ def records(write, name="a.jsonl", copies=1) -> str:
     return write(name, "".join(json.dumps(record) + "\n" for record in RECORDS * copies))
 
 
-def test_named_fields_come_back_by_name(prepare, write, small_parts):
+def test_stream_fields(prepare, write, small_parts):
     stream = prepare(f"jsonl:{records(write, copies=20)}?fields=inputs,targets,label").stream("train")
     expected = [
         {"inputs": "übersetze: ein Haus", "targets": "a house", "label": "1"},
@@ -170,7 +170,7 @@ def test_named_fields_come_back_by_name(prepare, write, small_parts):
     assert by_name(pickle.loads(pickle.dumps(stream))) == expected * 20
 
 
-def test_the_bytes_and_words_of_all_fields_count(prepare, write):
+def test_counts_of_fields(prepare, write):
     corpus = prepare(f"jsonl:{records(write)}?fields=inputs,targets")
     kept = [value for record in RECORDS for value in (record["inputs"], record["targets"]) if value]
     (counts,) = corpus.summary()
@@ -178,14 +178,14 @@ def test_the_bytes_and_words_of_all_fields_count(prepare, write):
     assert counts["words"] == sum(writer.word_count(text) for text in kept)
 
 
-def test_sentences_of_fields(prepare, write):
+def test_stream_sentences_of_fields(prepare, write):
     path = write("a.jsonl", json.dumps({"a": "One.\nTwo.", "b": "Three.\n\n"}) + "\n")
     stream = prepare(f"jsonl:{path}?fields=a,b", sentences="lines").stream("train")
     assert sentences(stream) == [[b"One.", b"Two.", b"Three."]]
     assert by_name(stream) == [{"a": "One.Two.", "b": "Three."}]
 
 
-def test_equal_records_are_on_one_side(prepare, write):
+def test_holdout_equal_records(prepare, write):
     path = write("a.jsonl", "".join(json.dumps({"a": f"{n % 30}", "b": "x"}) + "\n" for n in range(300)))
     corpus = prepare(f"jsonl:{path}?fields=a,b", holdout=0.3)
     train, held = ({tuple(fields.values()) for fields in by_name(corpus.stream(s))} for s in corpus.splits)
@@ -203,7 +203,7 @@ def test_equal_records_are_on_one_side(prepare, write):
         "fields=inputs,null",
     ],
 )
-def test_fields_that_cannot_be(prepare, write, options):
+def test_fields_mistakes(prepare, write, options):
     first, second = dict(RECORDS[0]), dict(RECORDS[0])
     first |= {"list": "x", "null": "x"}
     second |= {"list": [1], "null": None}

@@ -25,7 +25,7 @@ def decoded(corpus, ids) -> str:
     return corpus.tokenizer.decode(ids)
 
 
-def test_symbols_are_those_that_occur_most_frequent_first(corpus):
+def test_symbols_by_frequency(corpus):
     tokenizer = corpus.tokenizer
     assert tokenizer.vocab_size == len(set(TEXT))
     assert tokenizer.end_id is None
@@ -34,7 +34,7 @@ def test_symbols_are_those_that_occur_most_frequent_first(corpus):
     assert tokenizer.byte_lengths.tolist() == [1] * tokenizer.vocab_size
 
 
-def test_a_stream_is_the_text_and_nothing_else(corpus):
+def test_symbols_stream(corpus):
     texts = []
     for split in ("train", "validation", "test"):
         stream = corpus.stream(split)
@@ -46,7 +46,7 @@ def test_a_stream_is_the_text_and_nothing_else(corpus):
 
 @pytest.mark.parametrize(("layout", "stride"), [("stream", 0), ("concat", 0), ("concat", 3)])
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_all_symbols_but_the_first_are_predicted_once(corpus, layout, stride, batch_size):
+def test_symbols_scored_once(corpus, layout, stride, batch_size):
     scored = corpus.evaluation("test", length=5, stride=stride, batch_size=batch_size, layout=layout)
     batches = list(scored.batches())
     text = corpus.raw_bytes("test").decode()
@@ -57,7 +57,7 @@ def test_all_symbols_but_the_first_are_predicted_once(corpus, layout, stride, ba
     assert (scored.tokens, scored.bytes) == (len(text) - 1, len(text) - 1)
 
 
-def test_files_follow_one_another(prepare, write):
+def test_symbols_several_files(prepare, write):
     write("1.txt", "one ")
     path = write("2.txt", "two ")
     corpus = prepare(f"text:{path[:-5]}*.txt", tokenizer=SYMBOLS, length=4)
@@ -67,17 +67,17 @@ def test_files_follow_one_another(prepare, write):
 
 
 @pytest.mark.parametrize("layout", ["packed", "document"])
-def test_layouts_of_documents_need_an_end_token(prepare, write, layout):
+def test_symbols_layout_of_documents(prepare, write, layout):
     with pytest.raises(DataError):
         prepare(f"text:{write('a.txt', TEXT)}", tokenizer=SYMBOLS, layout=layout)
 
 
-def test_a_byte_that_is_no_symbol(corpus):
+def test_symbols_unknown_byte(corpus):
     with pytest.raises(DataError):
         corpus.tokenizer.encode("dog!")
 
 
-def test_bytes_of_a_text_are_symbols_and_line_ends_may_be_dropped(prepare, write):
+def test_symbols_without_line_ends(prepare, write):
     path = write("enwik", "äß\nä\n")
     corpus = prepare(f"text:{path}?line_ends=dropped", tokenizer=SYMBOLS, length=4)
     assert corpus.tokenizer.vocab_size == 3  # 0xc3, 0xa4, 0x9f
@@ -90,7 +90,7 @@ def test_bytes_of_a_text_are_symbols_and_line_ends_may_be_dropped(prepare, write
 
 
 @pytest.mark.parametrize("cut", range(8))
-def test_a_character_belongs_to_the_stretch_that_it_begins_in(prepare, write, tmp_path, cut):
+def test_text_range_cuts_characters(prepare, write, tmp_path, cut):
     text = "aä€b" * 30
     path = write("a.txt", text)
     first = 70 + cut  # characters of 1, 2, 3 and 1 bytes, in turn
@@ -102,7 +102,7 @@ def test_a_character_belongs_to_the_stretch_that_it_begins_in(prepare, write, tm
 WORDS = "a rose is\na rose\n\n"
 
 
-def test_words_and_line_ends_most_frequent_first(prepare, write, tmp_path):
+def test_words_by_frequency(prepare, write, tmp_path):
     corpus = prepare(f"text:{write('a.txt', WORDS)}", tokenizer={"kind": "words", "vocab_size": 10}, length=2)
     tokenizer = corpus.tokenizer
     assert [tokenizer.decode([i]) for i in range(1, 5)] == ["a", "rose", "is", "<unk>"]
@@ -114,13 +114,13 @@ def test_words_and_line_ends_most_frequent_first(prepare, write, tmp_path):
     assert corpus.evaluation("train", length=2, stride=0, batch_size=1).bytes is None  # "rose" and "tulip" may be one
 
 
-def test_a_vocabulary_of_words_has_an_end_and_holds_what_is_unknown(prepare, write):
+def test_words_smallest_vocabulary(prepare, write):
     settings = {"kind": "words", "vocab_size": 3}
     tokenizer = prepare(f"text:{write('a.txt', WORDS)}", tokenizer=settings, length=2).tokenizer
     assert tokenizer.vocab_size == 3 and tokenizer.decode([1, 2]) == "a <unk>"
 
 
-def test_unknown_words_of_the_text_are_counted_among_the_others(prepare, write):
+def test_words_unknown_in_text(prepare, write):
     text = "<unk> wins <unk> <eos>\n"
     tokenizer = prepare(f"text:{write('a.txt', text)}", tokenizer={"kind": "words"}, length=2).tokenizer
     assert tokenizer.encode(text).tolist() == [1, 2, 1, 0, 0]
@@ -138,7 +138,7 @@ def test_unknown_words_of_the_text_are_counted_among_the_others(prepare, write):
         b'{"vocabulary": [300]}',
     ],
 )
-def test_a_file_that_is_no_vocabulary_is_named_where_the_user_has_it(prepare, write, tmp_path, kind, content):
+def test_counts_unusable_file(prepare, write, tmp_path, kind, content):
     path = write("bad.json", content)
     with pytest.raises(DataError):
         prepare(f"text:{write('a.txt', WORDS)}", tokenizer={"kind": kind, "path": path}, length=2)
@@ -146,7 +146,7 @@ def test_a_file_that_is_no_vocabulary_is_named_where_the_user_has_it(prepare, wr
 
 
 @pytest.mark.parametrize("kind", ["symbols", "words", "sentencepiece", "wordpiece"])
-def test_of_no_text_no_vocabulary_is_kept(prepare, write, tmp_path, kind):
+def test_train_without_text(prepare, write, tmp_path, kind):
     source, settings = f"text:{write('a.txt', '')}", {"kind": kind, "vocab_size": 300}
     with pytest.raises(DataError):
         prepare(source, tokenizer=settings, length=2)
@@ -156,12 +156,12 @@ def test_of_no_text_no_vocabulary_is_kept(prepare, write, tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["words", "sentencepiece"])
-def test_a_vocabulary_of_one_entry_has_no_room(prepare, write, kind):
+def test_vocabulary_too_small(prepare, write, kind):
     with pytest.raises(DataError):
         prepare(f"text:{write('a.txt', WORDS)}", tokenizer={"kind": kind, "vocab_size": 1}, length=2)
 
 
-def test_words_that_continue_a_text_begin_with_a_space(prepare, write):
+def test_words_continuation(prepare, write):
     tokenizer = prepare(f"text:{write('a.txt', WORDS)}", tokenizer={"kind": "words"}, length=2).tokenizer
     before, ids = tokenizer.encode("a rose"), tokenizer.encode("is a rose")
     assert tokenizer.continuation(before, ids) == " is a rose"

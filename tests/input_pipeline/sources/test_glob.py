@@ -16,7 +16,7 @@ def only(spec: str) -> base.Source:
     return source
 
 
-def test_sources_are_joined_by_plus(write):
+def test_parse_joined(write):
     path = write("a.txt", "x")
     found = parser.parse(f"stdlib + text:{path} + jsonl:{path}?field=body", "data.train")
     assert [source.spec for source in found] == ["stdlib", f"text:{path}", f"jsonl:{path}?field=body"]
@@ -50,12 +50,12 @@ def test_sources_are_joined_by_plus(write):
         os.path.dirname(__file__),
     ],
 )
-def test_a_wrong_source_is_named_with_the_choices(spec):
+def test_parse_mistakes(spec):
     with pytest.raises(DataError):
         parser.parse(spec, "data.train")
 
 
-def test_names_are_relative_to_the_fixed_part_of_the_glob(write):
+def test_glob_relative_names(write):
     write("b/2.txt", "two")
     path = write("a/1.txt", "one")
     root = path.removesuffix("a/1.txt")
@@ -64,7 +64,7 @@ def test_names_are_relative_to_the_fixed_part_of_the_glob(write):
     assert [file.name for file in only(f"text:{root}a/?.txt").files()] == ["1.txt"]
 
 
-def test_a_file_with_several_names_is_read_once(write, tmp_path):
+def test_glob_links_read_once(write, tmp_path):
     """Else what is held out by one of them would be trained on by another."""
     root = tmp_path / "text"
     paths = [write(f"{name}.txt", name) for name in "abc"]
@@ -80,7 +80,7 @@ def documents(source: base.Source) -> list[tuple[float, str]]:
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 @pytest.mark.parametrize("text", ["".join(f"Zeile {n}\n" for n in range(100)), "ä" * 1000, "two\nlines"])
-def test_of_a_single_file_the_end_is_held_out(write, name, text):
+def test_holdout_of_single_file(write, name, text):
     data = text.encode()
     path = write(name, gzip.compress(data) if name.endswith(".gz") else data)
     (kept, held) = documents(only(f"text:{path}").dividing(0.1))
@@ -89,13 +89,13 @@ def test_of_a_single_file_the_end_is_held_out(write, name, text):
     assert kept[1].endswith("\n") or "\n" not in text[-len(text) // 10 :]
 
 
-def test_a_stretch_of_a_file_is_divided_within(write):
+def test_holdout_of_byte_range(write):
     path = write("a.txt", "0123456789" * 10)
     kept, held = documents(only(f"text:{path}?bytes=10:30").dividing(0.25))
     assert (kept[1], held[1]) == ("012345678901234", "56789")
 
 
-def test_a_file_whose_name_is_held_out_is_divided_too(write):
+def test_holdout_of_file_with_low_hash(write):
     name = next(f"{n}.txt" for n in range(1000) if base.hash_to_unit(f"{n}.txt".encode()) < 0.05)
     path = write(name, "A line.\n" * 100)
     (kept, held) = documents(only(f"text:{path}").dividing(0.05))
@@ -103,7 +103,7 @@ def test_a_file_whose_name_is_held_out_is_divided_too(write):
 
 
 @pytest.mark.parametrize("huge", [True, False])
-def test_files_that_hold_nearly_all_or_next_to_nothing_are_not_held_out_whole(write, huge):
+def test_holdout_of_uneven_files(write, huge):
     """Of one huge file and nineteen small ones, the huge one's name or a small one's falls below the holdout."""
     places = {f"{n}.txt": base.hash_to_unit(f"{n}.txt".encode()) for n in range(1000)}
     below = next(name for name, place in places.items() if place < 0.05)
@@ -117,7 +117,7 @@ def test_files_that_hold_nearly_all_or_next_to_nothing_are_not_held_out_whole(wr
     assert sum(len(text) for _, text in found) == sum(sizes.values())
 
 
-def test_a_name_with_brackets_is_a_file(write):
+def test_glob_brackets_in_name(write):
     path = write("shelf [a]/book [1].txt", "one")
     write("shelf [a]/book 1.txt", "another")
     assert [file.name for file in only(f"text:{path}").files()] == ["book [1].txt"]
@@ -128,7 +128,7 @@ def test_a_name_with_brackets_is_a_file(write):
         only(f"text:{folder}").files()
 
 
-def test_a_stretch_beyond_the_end_is_named(write):
+def test_text_range_beyond_end(write):
     path = write("a.txt", "x" * 100)
     with pytest.raises(DataError):
         only(f"text:{path}?bytes=100:200").files()
@@ -137,14 +137,14 @@ def test_a_stretch_beyond_the_end_is_named(write):
         only(f"text:{os.path.dirname(path)}/*.txt?bytes=:200").files()
 
 
-def test_files_are_held_out_whole_where_they_are_a_fair_share(write):
+def test_holdout_of_whole_files(write):
     path, *_ = [write(f"{n}.txt", f"file {n}\nend") for n in range(100)]
     source = only(f"text:{os.path.dirname(path)}/*.txt")
     assert source.dividing(0.1) is source and source.dividing(0.0) is source
     assert only(f"text:{path}?document=line").dividing(0.1).read is text_files.line_documents
 
 
-def test_the_standard_library_without_tests_and_foreign_packages():
+def test_stdlib_files():
     source = only("stdlib")
     names = [file.name for file in source.files()]
     assert "json/decoder.py" in names and names == sorted(names)
@@ -156,7 +156,7 @@ def test_the_standard_library_without_tests_and_foreign_packages():
         assert "".join(document.chunks) == file.read()
 
 
-def test_sources_travel_to_other_processes(write):
+def test_sources_pickled(write):
     path = write("a.txt", "one\ntwo")
     for spec in (f"text:{path}?document=line", f"jsonl:{path}", "stdlib"):
         assert pickle.loads(pickle.dumps(only(spec))).files() == only(spec).files()

@@ -41,17 +41,17 @@ def made(prepare, source, tmp_path):
     return made
 
 
-def test_the_store_is_the_same_whatever_the_number_of_processes(made):
+def test_build_any_number_of_processes(made):
     alone = made(build.processes(1))
     assert len(alone) > 20 and "store.json" in alone
     assert made(build.processes(3)) == alone
 
 
-def test_the_store_is_the_same_by_beam(made, needs_beam):
+def test_beam_same_store(made, needs_beam):
     assert made(beam.pipeline(DIRECT)) == made(build.processes(1))
 
 
-def test_what_a_worker_of_beam_finds_wrong_is_said_once(prepare, write, needs_beam):
+def test_beam_unusable_text(prepare, write, needs_beam):
     path = write("rows/a.jsonl", '{"text": "one"}\nno JSON\n')
     with pytest.raises(DataError):
         prepare(f"jsonl:{path}", workers=beam.pipeline(DIRECT))

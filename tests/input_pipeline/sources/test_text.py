@@ -21,20 +21,20 @@ def read(spec: str, target: int = 1 << 30) -> list[str]:
 
 
 @given(st.text(alphabet="ab \n\r\té", max_size=200), st.integers(1, 20), st.integers(1, 30))
-def test_chunks_lose_nothing_and_depend_on_the_text_alone(text, limit, block):
+def test_split_chunks_lossless(text, limit, block):
     chunks = list(base.split_chunks([text], limit))
     assert "".join(chunks) == text
     assert all(0 < len(chunk) <= limit for chunk in chunks)
     assert chunks == list(base.split_chunks([text[i : i + block] for i in range(0, len(text), block)], limit))
 
 
-def test_chunks_end_before_the_white_space_of_a_new_line():
+def test_split_chunks_at_lines():
     assert list(base.split_chunks(["def f():\n    return 1\n\n    x"], 24)) == ["def f():\n    return 1", "\n\n    x"]
     assert list(base.split_chunks(["one two three"], 9)) == ["one two", " three"]
 
 
 @pytest.mark.parametrize("unit", ["file", "line", "blank_line"])
-def test_units_of_a_document(write, unit):
+def test_text_document_units(write, unit):
     path = write("a.txt", "one\ntwo\r\n\n \nthree é\nfour\n")
     expected = {
         "file": ["one\ntwo\r\n\n \nthree é\nfour\n"],
@@ -45,7 +45,7 @@ def test_units_of_a_document(write, unit):
 
 
 @pytest.mark.parametrize("blank", ["", " \t", "\u00a0", "\u3000 ", "\u0085", "\x1c"], ids=ascii)
-def test_a_line_of_any_white_space_is_blank(write, blank):
+def test_text_blank_lines(write, blank):
     """As sentences of a document have it, and BERT's release."""
     path = write("a.txt", f"one\n{blank}\n\u3000two\n")
     assert read(f"text:{path}?document=line") == ["one", "\u3000two"]
@@ -57,13 +57,13 @@ def test_a_line_of_any_white_space_is_blank(write, blank):
     target=st.integers(1, 50),
 )
 @pytest.mark.parametrize("unit", ["line", "blank_line"])
-def test_spans_partition_the_documents(tmp_path_factory, unit, lines, target):
+def test_text_spans_partition(tmp_path_factory, unit, lines, target):
     path = tmp_path_factory.mktemp("spans") / "a.txt"
     path.write_bytes("\n".join(lines).encode())
     assert read(f"text:{path}?document={unit}", target) == read(f"text:{path}?document={unit}")
 
 
-def test_bytes_of_a_file(write):
+def test_text_bytes_option(write):
     path = write("a.txt", "0123456789")
     assert read(f"text:{path}?bytes=2:5") == ["234"]
     assert read(f"text:{path}?bytes=7:") == ["789"]
@@ -72,7 +72,7 @@ def test_bytes_of_a_file(write):
     assert read(f"text:{packed}?bytes=8:") == ["89"]
 
 
-def test_gzip_and_zstandard_are_read_like_the_plain_file(write):
+def test_text_compressed(write):
     zstandard = pytest.importorskip("zstandard", reason="needs the extra zstd")
     text = "première ligne\nzweite Zeile\n" * 1000
     compress = zstandard.ZstdCompressor().compress
@@ -84,7 +84,7 @@ def test_gzip_and_zstandard_are_read_like_the_plain_file(write):
     assert read(f"text:{path[:-4]}.GZ?bytes=8:15") == ["e ligne"]
 
 
-def test_frames_that_are_cut_short_are_refused(write):
+def test_text_cut_zstd_frames(write):
     """Such a file once ended as if it were whole."""
     zstandard = pytest.importorskip("zstandard", reason="needs the extra zstd")
     compress = zstandard.ZstdCompressor(write_checksum=True).compress
@@ -103,12 +103,12 @@ def test_frames_that_are_cut_short_are_refused(write):
 
 
 @pytest.mark.parametrize("ending", ["xz", "bz2", "Z", "ZIP"])
-def test_other_archives_are_refused_by_name(write, ending):
+def test_text_unsupported_archive(write, ending):
     with pytest.raises(DataError):
         read(f"text:{write(f'a.txt.{ending}', lzma.compress(b'text'))}")
 
 
-def test_line_ends_are_dropped_whole(write, monkeypatch):
+def test_text_line_ends_dropped(write, monkeypatch):
     path = write("a.txt", "ab\r\ncd\n\r\n\re\r")
     for chunk in (text_files.CHUNK, 3, 1):
         monkeypatch.setattr(text_files, "CHUNK", chunk)
@@ -116,21 +116,21 @@ def test_line_ends_are_dropped_whole(write, monkeypatch):
         assert "".join(dropped) == "abcd\re\r"
 
 
-def test_a_link_that_leads_nowhere_is_named(write, tmp_path):
+def test_glob_broken_link(write, tmp_path):
     path = Path(write("a.txt", "text"))
     path.with_name("b.txt").symlink_to(tmp_path / "nowhere" / "b.txt")
     with pytest.raises(DataError):
         read(f"text:{path.parent}/*.txt")
 
 
-def test_a_broken_archive_is_named(write):
+def test_text_broken_archive(write):
     whole = gzip.compress(b"some text" * 1000)
     for content in (whole[:-20], b"no archive"):
         with pytest.raises(DataError):
             read(f"text:{write('a.txt.gz', content)}")
 
 
-def test_a_file_longer_than_a_block_is_decoded_across_blocks(write, monkeypatch):
+def test_text_decoded_across_blocks(write, monkeypatch):
     monkeypatch.setattr(text_files, "CHUNK", 7)
     text = "aé😀中" * 50
     assert read(f"text:{write('a.txt', text)}") == [text]
@@ -139,7 +139,7 @@ def test_a_file_longer_than_a_block_is_decoded_across_blocks(write, monkeypatch)
 
 
 @pytest.mark.parametrize("unit", ["file", "line", "blank_line"])
-def test_undecodable_text_is_named_with_its_offset(write, unit):
+def test_text_not_utf8(write, unit):
     path = write("a.txt", b"one\ntw\xe9o\n")
     with pytest.raises(DataError):
         read(f"text:{path}?document={unit}")
@@ -148,12 +148,12 @@ def test_undecodable_text_is_named_with_its_offset(write, unit):
 
 
 @pytest.mark.parametrize("unit", ["file", "line", "blank_line"])
-def test_a_mark_of_utf8_is_no_text(write, unit):
+def test_text_byte_order_mark(write, unit):
     path = write("a.txt", "\ufeffone\ufeff".encode())
     assert read(f"text:{path}?document={unit}") == ["one\ufeff"]
 
 
-def test_json_lines(write):
+def test_jsonl_documents(write):
     path = write("a.jsonl", '{"text": "one\\ntwo", "n": 1}\n\n{"text": "", "n": 2}\n{"text": "é", "n": 3}\n')
     assert read(f"jsonl:{path}") == ["one\ntwo", "", "é"]
     assert read(f"jsonl:{path}", target=5) == ["one\ntwo", "", "é"]
@@ -163,7 +163,7 @@ def test_json_lines(write):
     "line",
     ['{"body": "x"}', '{"text": 3}', '{"text": null}', "{text", '["text"]', '{"text": "\\ud800"}', b'{"text": "\xff"}'],
 )
-def test_bad_json_is_named_with_its_place(write, line):
+def test_jsonl_unusable_line(write, line):
     line = line if isinstance(line, bytes) else line.encode()
     path = write("a.jsonl", b'{"text":"ok"}\n' + line)
     with pytest.raises(DataError):

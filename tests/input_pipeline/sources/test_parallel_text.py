@@ -22,7 +22,7 @@ def texts(source):
 
 
 @pytest.mark.parametrize("fields", ["en,de", "de,en"])
-def test_lines_belong_together(write, fields):
+def test_parallel_lines(write, fields):
     path = write("t.en", ENGLISH)
     write("t.de", GERMAN)
     source = only(f"parallel:{path.replace('t.en', 't.{}')}?fields={fields}")
@@ -34,20 +34,20 @@ def test_lines_belong_together(write, fields):
     assert sorted(file.name for file in source.files()) == ["t.de", "t.en"]
 
 
-def test_compressed_files(tmp_path):
+def test_parallel_compressed(tmp_path):
     for name, text in (("en", ENGLISH), ("de", GERMAN)):
         (tmp_path / f"t.{name}.gz").write_bytes(gzip.compress(text.encode()))
     assert texts(only(f"parallel:{tmp_path}/t.{{}}.gz?fields=en,de"))[1] == ["the hat", "der Hut"]
 
 
-def test_files_of_unequal_length_are_refused(write):
+def test_parallel_unequal_length(write):
     path = write("t.en", ENGLISH)
     write("t.de", GERMAN + "noch eine\nund noch eine\n")
     with pytest.raises(DataError):
         texts(only(f"parallel:{path.replace('t.en', 't.{}')}?fields=en,de"))
 
 
-def test_what_is_not_utf8_is_named(tmp_path):
+def test_parallel_not_utf8(tmp_path):
     (tmp_path / "t.en").write_text(ENGLISH)
     (tmp_path / "t.de").write_bytes("eine\nüber\n".encode("latin-1"))
     with pytest.raises(DataError):
