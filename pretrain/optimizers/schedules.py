@@ -30,8 +30,6 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
             f"config.schedule.warmup={warmup} (plus config.schedule.hold={options['hold']}) exceeds the schedule's "
             f"{total} steps. Lower it, or raise {longer}."
         )
-    if flat >= 1 << 31:
-        raise UserError(f"config.schedule.warmup={warmup} (plus hold) exceeds the int32 step count. Lower it.")
     if options["hold"] and options["beneath_warmup"] and kind in ("linear", "cosine"):
         raise UserError(
             f"config.schedule.hold={options['hold']} and config.schedule.beneath_warmup=true exclude each other. Set "

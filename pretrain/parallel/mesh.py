@@ -7,7 +7,7 @@ divides, and replicated where none does.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -37,12 +37,7 @@ def make_mesh(
 
     Neighbours on an axis are neighbours in a TPU pod; `report` receives a warning where that is impossible.
     """
-    given = jax.devices() if devices is None else devices
-    devices = list(given) if isinstance(given, Iterable) else [None]
-    if not all(hasattr(device, "device_kind") for device in devices):
-        raise UserError(f"devices={given!r} is not a list of JAX devices, such as jax.devices()[:1].")
-    if not devices or len({*devices}) < len(devices):
-        raise UserError("devices must name at least one device, and each once.")
+    devices = list(jax.devices() if devices is None else devices)
     shape, free = _sizes(sizes)
     if free:
         # At least 1: with too few devices the error below names what is needed.
@@ -176,7 +171,7 @@ class Layout:
 
         def one(path, leaf):
             keys = tuple(map(str, path))
-            # Optax nests moments under keys of its own: the parameter's path is the end of the leaf's.
+            # Optax nests moments under further keys: the parameter's path is the end of the leaf's.
             for start in range(len(keys)):
                 if keys[start:] in table:
                     return self.sharding(_inherit(*table[keys[start:]], tuple(leaf.shape)))

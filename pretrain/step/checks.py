@@ -47,7 +47,7 @@ def _check_lengths(config) -> None:
     objective, data = config.objective.to_dict(), config.data
     task, scored = corruption.build(objective), configs.scored_length(config)
     key, context = _scoring_context(config)
-    # Evaluation may have a length and a context of its own.
+    # Evaluation may have another length and another context.
     for length_key, length, context_key, positions in (
         ("config.data.length", data.length, "config.model.context", config.model.context),
         (configs.scored_key(config), scored, key, context),
