@@ -58,9 +58,8 @@ def trained(tmp_path_factory, folder):
 
 
 @pytest.fixture
-def pretrain(capsys, monkeypatch, trained):
+def pretrain(capsys, no_cache, trained):
     """Runs a command on the trained work folder in this process and returns the JSON line that it prints."""
-    monkeypatch.setenv("LONGHAUL_CACHE", "")
 
     def run(command, *arguments):
         assert main([command, f"--workdir={trained}", *arguments, "--format=json"]) == 0
@@ -122,14 +121,12 @@ def test_completions_begin_as_the_original(pretrain, folder, tmp_path):
         ({"tokenizer__kind": "sentencepiece"}, "tokenizer.kind"),
     ],
 )
-def test_image_mistakes(capsys, folder, tmp_path, monkeypatch, changes, key):
-    monkeypatch.setenv("LONGHAUL_CACHE", "")
+def test_image_mistakes(capsys, folder, tmp_path, no_cache, changes, key):
     assert train(tmp_path / "run", folder, **changes) == 2
     assert key in capsys.readouterr().err.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize("flags", [("--prompt=x",), ("--complete=x.png", "--keep=1"), ("--complete=x.jpg",)])
-def test_completion_mistakes(capsys, trained, monkeypatch, flags):
-    monkeypatch.setenv("LONGHAUL_CACHE", "")
+def test_completion_mistakes(capsys, trained, no_cache, flags):
     assert main(["generate", f"--workdir={trained}", *flags]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -115,9 +115,8 @@ def test_sparse_resume_is_bit_exact(sparse, tmp_path, text):
 
 
 @pytest.fixture
-def scores(capsys, monkeypatch):
+def scores(capsys, no_cache):
     """`scores(workdir, "--length=16")`: what `pretrain evaluate` prints."""
-    monkeypatch.setenv("LONGHAUL_CACHE", "")
 
     def run(workdir, *flags):
         assert main(["evaluate", f"--workdir={workdir}", "--format=json", *flags]) == 0
@@ -162,9 +161,8 @@ def test_evaluation_with_stride(sparse, scores):
 
 
 @pytest.mark.parametrize("kind", ["recurrent", pytest.param("sparse", marks=pytest.mark.slow)])
-def test_cached_generation(kind, request, capsys, monkeypatch):
+def test_cached_generation(kind, request, capsys, no_cache):
     """Prompts of different lengths, one longer than a segment of Transformer-XL, are continued beyond it."""
-    monkeypatch.setenv("LONGHAUL_CACHE", "")
     workdir = request.getfixturevalue(kind)
     written = []
     for cached in ("--cached", "--nocached"):

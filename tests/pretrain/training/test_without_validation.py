@@ -20,13 +20,12 @@ def run(text, tmp_path, signals):
     return run
 
 
-def test_training_without_validation_data(run, capsys, monkeypatch):
+def test_training_without_validation_data(run, capsys, no_cache):
     workdir = run(data__holdout=0, evaluate__every=2)
     assert "no validation data" in capsys.readouterr().err
     assert not (workdir / "metrics" / "validation.csv").exists()
     assert len((workdir / "metrics" / "train.csv").read_text().splitlines()) == 1 + 8
     assert (workdir / "checkpoints" / "8").is_dir()
-    monkeypatch.setenv("LONGHAUL_CACHE", "")
     assert main(["evaluate", f"--workdir={workdir}"]) == 2
     assert "--split" in capsys.readouterr().err
     assert main(["evaluate", f"--workdir={workdir}", "--split=train", "--batches=1"]) == 0
