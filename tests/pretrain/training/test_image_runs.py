@@ -115,7 +115,7 @@ def test_completions_begin_as_the_original(pretrain, folder, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        ({"data__image": "(8, 8, 1)", "data__length": 64}, "data.image"),
+        ({"data__image": "(8, 8, 1)", "data__length": 64}, "image"),
         ({"data__length": 96}, "data.length"),
         ({"data__image": "()"}, "data.image"),
         ({"tokenizer__kind": "sentencepiece"}, "tokenizer.kind"),
@@ -129,4 +129,4 @@ def test_image_mistakes(capsys, folder, tmp_path, no_cache, changes, key):
 @pytest.mark.parametrize("flags", [("--prompt=x",), ("--complete=x.png", "--keep=1"), ("--complete=x.jpg",)])
 def test_completion_mistakes(capsys, trained, no_cache, flags):
     assert main(["generate", f"--workdir={trained}", *flags]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    assert "Traceback" not in capsys.readouterr().err
