@@ -57,13 +57,13 @@ PATCHED = "{patch}\nfrom pretrain.__main__ import run\nrun()"
 # Process 1 sleeps before batch `at`.
 SLEEP = """
 import os, time, pretrain.training.prefetch as prefetch
-own, count = prefetch.Feed.__next__, [0]
+own, count = prefetch.Prefetch.__next__, [0]
 def slow_next(self):
     count[0] += 1
     if os.environ["LONGHAUL_PROCESS"] == "1" and count[0] == {at}:
         time.sleep({seconds})
     return own(self)
-prefetch.Feed.__next__ = slow_next
+prefetch.Prefetch.__next__ = slow_next
 """
 # Flips the highest bit of a mantissa in the first large array on the first device of process 1 after update `at`; a
 # lower bit could be rounded away by the next update, before devices are compared.

@@ -1,12 +1,10 @@
-"""Text of GPT-2 small and of T5-small on a CPU, greedy and by 4 beams, against Hugging Face's `generate`.
+"""Generation of GPT-2 small and T5-small on a CPU, greedy and with 4 beams, against Hugging Face's `generate`.
 
     python -m benchmarks.generation [--quick] [--format=json] [--memory=kept|returned]
 
-Both keep keys and values of what was read. 4 prompts of 64 tokens each; 64 tokens are written for each, whichever they
-are: nothing ends a text. Float32, random weights, no dropout. Beams count by length and stop as there with
-early_stopping off, on both sides. Ours is `pretrain.decoding.sampling.generate`, what `pretrain generate` calls. Each
-program runs in a process of its own, on all cores, and they take turns (turns.py). `--quick` writes 16 tokens for 2
-prompts of 16, in fewer rounds.
+4 prompts of 64 tokens, 64 new tokens each without an end token, float32, random weights, key-value caches on both
+sides. Beams are normalised by length and stop as with early_stopping=False. Ours is `pretrain generate`'s function.
+Each side runs in a process of its own, in turns (turns.py). `--quick` writes 16 tokens for 2 prompts of 16.
 """
 
 import os
@@ -20,24 +18,24 @@ from benchmarks import report, turns
 from configs import gpt2, t5
 
 MODELS = {"GPT-2 small": (gpt2, "small"), "T5-small": (t5, "small")}
-SIZES = {False: (4, 64, 64), True: (2, 16, 16)}  # by --quick: prompts, tokens of each, tokens that are written
-WAYS = {"greedy": 1, "beams": 4}
+SIZES = {False: (4, 64, 64), True: (2, 16, 16)}  # by --quick: prompts, their tokens, new tokens
+BEAMS = {"greedy": 1, "beams": 4}
 
 
 def section(name: str) -> dict:
-    """The `model` section of ours."""
+    """Our `model` section."""
     recipe, variant = MODELS[name]
     return recipe.get_config(variant).model.to_dict() | {"dtype": "float32", "attention_path": "auto"}
 
 
 def prompts(name: str, quick: bool) -> np.ndarray:
-    """The ids that both read, int32 [prompts, tokens]."""
+    """Ids of the prompts, int32 [prompts, tokens]."""
     rows, length, _ = SIZES[quick]
     return np.random.default_rng(0).integers(3, 30_000, (rows, length)).astype(np.int32)
 
 
 def longhaul(name: str, quick: bool):
-    """What `generate` writes."""
+    """Our functions, which return the number of new tokens."""
     import jax
     from flax import linen as nn
 
@@ -48,18 +46,18 @@ def longhaul(name: str, quick: bool):
     keep_freed_memory()
     model, read = models.build(section(name)), prompts(name, quick)
     params = nn.unbox(jax.jit(model.init)(jax.random.key(0), **model.example()))["params"]
-    begun, source = list(read), None
+    prefixes, source = list(read), None
     if "inputs" in model.inputs:
-        begun = [np.zeros(1, np.int32)] * len(read)
+        prefixes = [np.zeros(1, np.int32)] * len(read)
         source = {"inputs": read, "input_segments": np.ones_like(read)}
 
-    def way(beams):
+    def search(beams):
         def run(times):
             for _ in range(times):
                 texts = generate(
                     model,
                     params,
-                    begun,
+                    prefixes,
                     max_tokens=SIZES[quick][2],
                     temperature=0.0,
                     beams=beams,
@@ -74,11 +72,11 @@ def longhaul(name: str, quick: bool):
 
         return run
 
-    return {name: way(beams) for name, beams in WAYS.items()}
+    return {name: search(beams) for name, beams in BEAMS.items()}
 
 
 def hugging_face(name: str, quick: bool):
-    """What the class writes that our model is exported as."""
+    """The same for the class that our model is exported to."""
     torch, transformers = report.peers("torch", "transformers")
     from pretrain.interop import families
 
@@ -92,39 +90,37 @@ def hugging_face(name: str, quick: bool):
     more = {"attention_mask": torch.ones_like(read), "pad_token_id": 0, "max_new_tokens": SIZES[quick][2]}
     more |= {"decoder_start_token_id": 0} if model.config.is_encoder_decoder else {}
 
-    def way(beams):
-        searched = {"num_beams": beams, "length_penalty": 1.0, "early_stopping": False} if beams > 1 else {}
+    def search(beams):
+        options = {"num_beams": beams, "length_penalty": 1.0, "early_stopping": False} if beams > 1 else {}
 
         def run(times):
             for _ in range(times):
                 with torch.inference_mode():
-                    ids = model.generate(read, do_sample=False, **more, **searched)
-            begun = 1 if model.config.is_encoder_decoder else read.shape[1]
-            return (ids.shape[1] - begun) * len(ids)
+                    ids = model.generate(read, do_sample=False, **more, **options)
+            prefix = 1 if model.config.is_encoder_decoder else read.shape[1]
+            return (ids.shape[1] - prefix) * len(ids)
 
         return run
 
-    return {name: way(beams) for name, beams in WAYS.items()}
+    return {name: search(beams) for name, beams in BEAMS.items()}
 
 
-def compared(name: str, args) -> tuple[list[report.Result], dict[str, str]]:
-    """Rows of one model, each way of writing, and the versions of what they are of."""
+def compare(name: str, args) -> tuple[list[report.Result], dict[str, str]]:
+    """Results of one model, and the versions of the packages."""
     rows, rounds = [], 3 if args.quick else 7
-    tokens = SIZES[args.quick][0] * SIZES[args.quick][2]
-    options = {"name": name, "quick": args.quick}
+    prompts, _, new = SIZES[args.quick]
+    tokens, options = prompts * new, {"name": name, "quick": args.quick}
     programs = {
         "longhaul": turns.Program("benchmarks.generation:longhaul", "ours", args.memory, **options),
         "hugging face": turns.Program("benchmarks.generation:hugging_face", "peer", args.memory, **options),
     }
-    for way in WAYS:
-        taken = turns.take_turns(programs, way, rounds, 1)
-        for who, those in taken.items():
-            if those[-1].value != tokens:
-                raise RuntimeError(f"{name}, {way}: {who} wrote {those[-1].value:.0f} tokens and was to write {tokens}")
-        found = {f"{name}, {way}, {who}": those for who, those in taken.items()}
-        rows += turns.compare(found, f"{name}, {way}, longhaul", "tokens/s", tokens, 2.0)[:2]
-        for who, those in found.items():
-            processor = statistics.median(turn.processor for turn in those)
+    for way in BEAMS:
+        results = turns.take_turns(programs, way, rounds, 1)
+        assert all(own[-1].value == tokens for own in results.values()), "a program wrote another number of tokens"
+        results = {f"{name}, {way}, {who}": own for who, own in results.items()}
+        rows += turns.compare(results, f"{name}, {way}, longhaul", "tokens/s", tokens, 2.0)[:2]
+        for who, own in results.items():
+            processor = statistics.median(turn.processor for turn in own)
             rows.append(report.Result(who, processor * 1e3 / tokens, "ms of processor time a token"))
     for program in programs.values():
         program.end()
@@ -135,7 +131,7 @@ def main():
     args = turns.arguments(__doc__).parse_args()
     rows, versions = [], {}
     for name in MODELS:
-        more, loaded = compared(name, args)
+        more, loaded = compare(name, args)
         rows, versions = rows + more, versions | loaded
     report.show(rows, args, {name: section(name) for name in MODELS} | {"memory": args.memory}, versions)
 

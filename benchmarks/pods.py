@@ -1,8 +1,8 @@
-"""Small models on four chips: every kind of model, every attention path and every layout of the mesh, as programs.
+"""Programs of small models on four chips: every kind of model, attention backend and mesh layout.
 
     python -m benchmarks.tpu_compile --only 'pod splash, fsdp=2 tensor=2, step' --topologies v5e:2x2
 
-Widths are the least that the kernels take; the vocabulary is a prime, so that no layout divides it.
+Widths are the smallest that the kernels take; the vocabulary is a prime, which no mesh axis divides.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from pretrain.step.train_spec import TrainSpec
 
 CHIPS, ROWS, LENGTH = 4, 8, 256
 LAYOUTS = ({"data": 4}, {"fsdp": 4}, {"sequence": 4}, {"tensor": 4}, {"fsdp": 2, "tensor": 2})
-MODELS = {  # by the attention path or pattern that is meant to serve: fields of the model
+MODELS = {  # by attention backend or pattern: fields of the model
     "splash": {"attention_path": "splash"},
     "interleaved": {"attention_path": "splash", "attention": ("dense", "local_128"), "layers": 4},  # a loop of two
     "sparse": {"attention": ("strided_16",)},
@@ -27,13 +27,13 @@ MODELS = {  # by the attention path or pattern that is meant to serve: fields of
 }
 RECURRENT = ("relative", "adaptive")
 SENTENCES, PAIRS = {"sentences": "lines", "layout": "sentences"}, {"sentences": "lines", "layout": "pairs"}
-DRY = {"dropout": 0.0, "dropout_attention": 0.0}  # so that kernels serve in training too
-# What BART and the original Transformer have in common.
+NO_DROPOUT = {"dropout": 0.0, "dropout_attention": 0.0}  # kernels train without dropout alone
+# Shared by BART and the original Transformer.
 POST = {"norm": "layer", "placement": "post", "final_norm": False, "ff_bias": True, "scale_scores": True}
 POST |= {"scale_head": False, "dropout_attention": 0.0}
-FAMILIES = {  # of papers, with the path that `auto` takes: kind and fields of the model, of the objective, of the data
+FAMILIES = {  # with backend `auto`: kind and fields of the model, of the objective, of the data
     "albert": (
-        *("encoder", DRY | {"embed": 128, "project_always": True, "groups": 1}),
+        *("encoder", NO_DROPOUT | {"embed": 128, "project_always": True, "groups": 1}),
         *("masked", {"whole_words": True, "swapped_pairs": True}, PAIRS),
     ),
     "roberta": (
@@ -49,12 +49,18 @@ FAMILIES = {  # of papers, with the path that `auto` takes: kind and fields of t
         *("encoder", {"types": 0, "pair_head": False}),
         *("masked", {"next_sentence": False}, {"layout": "packed"}),
     ),
-    "electra": ("replaced_tokens", DRY | {"embed": 128, "generator_size": 1.0}, "replaced", {}, {"layout": "packed"}),
+    "electra": (
+        "replaced_tokens",
+        NO_DROPOUT | {"embed": 128, "generator_size": 1.0},
+        "replaced",
+        {},
+        {"layout": "packed"},
+    ),
     "xlnet": (
         *("two_stream", {"memory": LENGTH // 2, "reuse": LENGTH // 2}),
         *("permutation", {"reuse": LENGTH // 2, "perm_size": LENGTH // 2, "predictions": 43}, {"layout": "stream"}),
     ),
-    "t5": ("encoder_decoder", DRY, "spans", {"density": 0.2}, {}),  # 80 targets, which 4 divides
+    "t5": ("encoder_decoder", NO_DROPOUT, "spans", {"density": 0.2}, {}),  # 80 targets, which 4 divides
     "bart": (
         "encoder_decoder",
         POST | {"positions": "learned", "position_offset": 2, "embedding_norm": True, "attention_bias": True},
@@ -65,18 +71,18 @@ FAMILIES = {  # of papers, with the path that `auto` takes: kind and fields of t
         *("translation", {}, {"layout": "texts"}),
     ),
 }
-DECODED = ("splash", "interleaved", "sparse", "fixed", *RECURRENT)  # whatever dense path trains, one decodes
-WRITING = ("t5", "bart", "transformer")  # families that write from what they read
+DECODED = ("splash", "interleaved", "sparse", "fixed", *RECURRENT)  # all dense backends decode alike
+WRITING = ("t5", "bart", "transformer")  # encoder-decoders
 TASKS = ("step", "evaluation", "prompt", "decoding")
 
 
 def config_of(model: str, layout: dict[str, int]):
-    """Two scanned layers that take this path, or of this family, on this layout."""
+    """Config of a model with two scanned layers on a mesh layout."""
     config = common.base()
     if model in FAMILIES:
         kind, fields, objective, task, data = FAMILIES[model]
         config.model, config.objective = common.MODELS[kind](), common.OBJECTIVES[objective]()
-        fields = fields | {"remat": "none"}  # which takes less time to compile
+        fields = fields | {"remat": "none"}  # compiles faster
         config.objective.update(task)
         config.data.update(data)
         if kind == "encoder_decoder":
@@ -97,10 +103,7 @@ def config_of(model: str, layout: dict[str, int]):
 
 
 def lowered(model: str, layout: dict[str, int], task: str, devices):
-    """The program of one task, lowered for `devices`: of decoding a prompt's, and that of one more token.
-
-    FLOPs are not compared.
-    """
+    """(program of a task, lowered for `devices`; None, as FLOPs are not compared)."""
     config = config_of(model, layout)
     spec = TrainSpec.build(config, devices[:CHIPS])
     match task:

@@ -182,6 +182,17 @@ def versions(*names: str) -> dict[str, str]:
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in names}
 
 
+def measure_matmul_ceiling(dtype: str, size: int, repeats: int) -> float:
+    """FLOP/s of the default device on products of two [size, size] matrices: no program of this dtype is faster."""
+    import jax
+    import jax.numpy as jnp
+
+    a, b = jax.random.normal(jax.random.key(0), (2, size, size), dtype)
+    product = jax.jit(jnp.matmul)
+    times = interleave({"": lambda: product(a, b).block_until_ready()}, repeats)[""]
+    return 2 * size**3 / statistics.median(times)
+
+
 def plot(file: str, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str, log=False) -> None:
     """Draw {label: (x, y)} into a file, whose name ends in .svg or .png."""
     import matplotlib

@@ -1,29 +1,27 @@
-"""Attention and whole training steps compiled for TPUs that are not there: their memory and their operations.
+"""Attention and training steps compiled for absent TPUs: memory, operations, kernels.
 
     python -m benchmarks.tpu_compile [--topologies v5e:2x2,v5p:2x2x1] [--only WORDS] [--quick] [--format=json]
 
-Needs the extra `plan` (libtpu), no TPU. One attention has 1 row, 8 heads of 64, bfloat16, is compiled forward and
-backward for one chip, and takes the path that `auto` would take there. A step is a recipe's at its full size, one row
-for each chip of the topology. What starts with `pod` is small and for four chips (`benchmarks.pods`).
+Needs the extra `plan` (libtpu), but no TPU. An attention has 1 row and 8 heads of 64 in bfloat16, forward and backward
+on one chip, with the backend that `auto` picks there. A step is a recipe's at full size, one row per chip. Programs
+named `pod` are small and for four chips (`benchmarks.pods`).
 
-Memory is bytes of one chip: the program's temporaries, and what it is given (of a step: the train state). Operations
-are XLA's own count, which takes the body of a loop once and a kernel for nothing; so only programs that have neither
-are set against `pretrain.costs.flops`, convention `causal`. Above 1 is what blocks compute beyond the pattern and what
-the backward pass computes again.
+Memory is bytes per chip: temporaries and arguments (of a step: the train state). Operations are XLA's count, which
+counts a loop's body once and a kernel as nothing, so only programs with neither are compared with
+`pretrain.costs.flops` (causal). A ratio above 1 is recomputation, and blocks beyond the pattern.
 """
 
 import functools
 import importlib.util
 import os
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # there is no TPU to be asked about itself
-os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # nor one to be kept from others: compilers may run side by side
+os.environ["TPU_SKIP_MDS_QUERY"] = "1"  # do not ask a metadata server about a TPU
+os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # compilers may run side by side
 
 import jax
 import jax.numpy as jnp
@@ -38,21 +36,20 @@ from pretrain.costs.flops import TRAIN, flops_per_token, keys_per_query
 from pretrain.step.train_spec import TrainSpec
 
 HEADS, SIZE, LONG = 8, 64, 12_288
-KERNEL = "tpu_custom_call"  # what a Pallas kernel is called in a compiled program
+KERNEL = "tpu_custom_call"  # a Pallas kernel in a compiled program
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a program compiled for one topology says of itself; bytes are of one chip, FLOPs of all."""
+    """Figures of a compiled program; bytes are per chip, FLOPs of all chips."""
 
     name: str
     topology: str
     temporary_bytes: int
     argument_bytes: int
-    flops: float  # as XLA counts them
-    expected_flops: float | None  # as we do; None where XLA's count leaves something out
+    flops: float  # XLA's count
+    expected_flops: float | None  # ours; None if XLA's count is incomplete
     kernels: int
-    seconds: float  # of compiling
 
 
 def attention(
@@ -68,9 +65,9 @@ def attention(
     path="auto",
     expected=False,
 ):
-    """One attention, forward and backward, lowered for the first of `devices`; and the FLOPs that its pattern needs.
+    """(one attention, forward and backward, lowered for one device; FLOPs of its pattern).
 
-    It is causal unless it looks at a `source` of so many tokens, whose documents are its own.
+    It is causal, unless it attends to a `source` of another length.
     """
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices[:1])
     alone = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -101,19 +98,17 @@ def attention(
 
 
 def step(config, devices, *, expected=False):
-    """A recipe's training step, lowered for a mesh of all `devices`, one row each; and the FLOPs that it needs."""
+    """(a recipe's training step, lowered for all devices with one row each; its FLOPs)."""
     rows = len(devices)
     config.mesh.data, config.train.batch_size, config.train.accumulate = rows, rows, 1
     spec = TrainSpec.build(config, devices)
     lowered = spec.lower_train_step(rows, config.data.length)
-    if not expected:
-        return lowered, None
     length = config.data.length
-    return lowered, rows * length * flops_per_token(spec, length)["causal"]
+    return lowered, rows * length * flops_per_token(spec, length)["causal"] if expected else None
 
 
 def strided_layer(devices):
-    """The step of the enwik8 recipe with one strided layer: without a loop, so that XLA counts all that it does."""
+    """The step of the enwik8 recipe with one strided layer, without a loop, so that XLA's count is complete."""
     config = sparse_transformer.get_config("enwik8")
     config.model.update(layers=1, scan=False, attention=("strided_128",))
     return step(config, devices, expected=True)
@@ -142,19 +137,17 @@ QUICK = ("dense", "strided_128", "relative, memory 512")
 
 @functools.cache
 def devices_of(topology: str):
-    """Its absent devices, made once: a function that is traced for a mesh of them is not traced anew for its like."""
+    """Absent devices of a topology; cached, since JAX traces a function again for a new mesh."""
     from jax.experimental import topologies
 
     return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
 
 
-def compiled(name: str, topology: str) -> Compiled:
-    """The program called `name`, compiled for `topology`, such as v5e:2x2."""
+def compile_program(name: str, topology: str) -> Compiled:
+    """Compile a program for a topology, such as v5e:2x2."""
     devices = devices_of(topology)
     lowered, expected = PROGRAMS[name](devices)
-    start = time.perf_counter()
     program = lowered.compile()
-    seconds = time.perf_counter() - start
     memory = program.memory_analysis()
     chips = {"step": len(devices), "pod": pods.CHIPS}.get(name.split()[0], 1)
     return Compiled(
@@ -165,12 +158,11 @@ def compiled(name: str, topology: str) -> Compiled:
         flops=chips * program.cost_analysis()["flops"],
         expected_flops=expected,
         kernels=program.as_text().count(f'custom_call_target="{KERNEL}"'),
-        seconds=seconds,
     )
 
 
 def results(one: Compiled) -> list[report.Result]:
-    """The figures of one program."""
+    """Results of one program."""
     name = f"{one.name}, {one.topology}"
     ratio = one.expected_flops and one.flops / one.expected_flops
     return [
@@ -181,34 +173,19 @@ def results(one: Compiled) -> list[report.Result]:
     ]
 
 
-def row(one: Compiled) -> str:
-    """The same as a line of the table."""
-    ratio = f"{one.flops / one.expected_flops:.2f}" if one.expected_flops else ""
-    memory = f"{one.temporary_bytes / 1e6:>11,.1f} {one.argument_bytes / 1e6:>12,.1f}"
-    return f"{one.name:<44} {one.topology:<9} {memory} {one.flops / 1e9:>9,.1f} {ratio:>5} {one.kernels:>8}"
-
-
 def main() -> None:
     parser = report.arguments(__doc__)
-    parser.add_argument("--topologies", default="v5e:2x2,v5p:2x2x1", help="of libtpu's names, joined by commas")
-    parser.add_argument("--only", default="", help="the program of this name alone; several are joined by semicolons")
+    parser.add_argument("--topologies", default="v5e:2x2,v5p:2x2x1", help="libtpu's names, joined by commas")
+    parser.add_argument("--only", default="", help="names of programs, joined by semicolons")
     args = parser.parse_args()
     names = args.only.split(";") if args.only else QUICK if args.quick else PROGRAMS
     if unknown := [name for name in names if name not in PROGRAMS]:
         parser.error(f"--only={';'.join(unknown)} is unknown; choose from: {'; '.join(PROGRAMS)}")
     if importlib.util.find_spec("libtpu") is None:
-        print("left out: compiling for TPUs needs libtpu; pip install -e '.[plan]'", file=sys.stderr)
+        print("skipped: compiling for TPUs needs libtpu; pip install -e '.[plan]'", file=sys.stderr)
         return
-    found = []
-    if args.format == "table":
-        print(f"{'program':<44} {'topology':<9} temporaries arguments MB     GFLOP ratio  kernels")
-    for topology in args.topologies.split(","):
-        for name in names:
-            found.append(compiled(name, topology))
-            if args.format == "table":
-                print(row(found[-1]), flush=True)
-    if args.format == "json" or args.out:
-        report.show([result for one in found for result in results(one)], args, list(names))
+    programs = [compile_program(name, topology) for topology in args.topologies.split(",") for name in names]
+    report.show([result for program in programs for result in results(program)], args, list(names))
 
 
 if __name__ == "__main__":
