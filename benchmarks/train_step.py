@@ -69,9 +69,9 @@ def peer_loss(logits, tokens):
 def longhaul():
     """An update, the forward pass, both passes, and the matrix-product ceiling in FLOP/s."""
     import jax
-    from pretrain.losses.applied import Applied
 
     from pretrain.distributed.init import keep_freed_memory
+    from pretrain.losses.objective import BoundModel
     from pretrain.step.train_spec import TrainSpec
 
     keep_freed_memory()
@@ -82,7 +82,7 @@ def longhaul():
     params = jax.tree.map(lambda p: p.copy(), state.params)  # the step donates its own
 
     def loss(params, batch):
-        return spec.objective.score(Applied(spec.model, params, spec.inputs), batch, {}, None)[0]["loss"]
+        return spec.objective.score(BoundModel(spec.model, params, spec.inputs), batch, {}, None)[0]["loss"]
 
     def step(times):
         nonlocal state
