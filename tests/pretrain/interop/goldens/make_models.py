@@ -1,10 +1,9 @@
-"""Asks Hugging Face's models for the numbers that ours must give once they are imported.
+"""Records the numbers of Hugging Face's models, which ours must give after an import.
 
     python tests/pretrain/interop/goldens/make_models.py [FILE]
 
-writes FILE, by default models.json beside this script, with any recent transformers and PyTorch: of hidden states and
-logits those of each row's last token. Weights and rows are drawn by NumPy (`hub.py`) and everything is computed in
-float64. Where the library is, test_live.py compares those of all tokens.
+writes FILE, by default models.json next to this script: hidden states and logits of each row's last token. NumPy draws
+weights and rows (`hub.py`); everything is computed in float64. test_live.py compares all tokens with the library.
 """
 
 import json
@@ -35,7 +34,7 @@ BART |= {"encoder_attention_heads": 5, "decoder_attention_heads": 5, "encoder_ff
 DISTILBERT = {"vocab_size": 67, "dim": 15, "n_layers": 2, "n_heads": 3, "hidden_dim": 29}
 DISTILBERT |= {"max_position_embeddings": 23}
 ELECTRA = {**BERT, "embedding_size": 7}
-CASES = {  # class and fields; sizes that divide each other as little as they can
+CASES = {  # class and fields; sizes with few common divisors, so that a transposed axis shows
     "gpt2": ("GPT2LMHeadModel", {**GPT2, "bos_token_id": 0, "eos_token_id": 0}),
     "gpt": ("OpenAIGPTLMHeadModel", GPT),
     "ctrl": ("CTRLLMHeadModel", CTRL),
@@ -59,11 +58,11 @@ CASES = {  # class and fields; sizes that divide each other as little as they ca
     "mt5": ("MT5ForConditionalGeneration", MT5),
     "mt5_tied": ("MT5ForConditionalGeneration", MT5),
 }
-OWN_HEAD = ("t5_v1_1", "mt5")  # which the class ties whatever the config says; the released files have their own
+OWN_HEAD = ("t5_v1_1", "mt5")  # untied in the released files, though the class ties
 
 
 def model_of(case):
-    """The model, its drawn weights in it, and the names that its files have."""
+    """(model with drawn weights, {name: weights})."""
     import torch
     import transformers
 
@@ -80,9 +79,7 @@ def model_of(case):
 
 
 def ask(case, model):
-    """{what: numbers}: the last layer's hidden states and the logits, of every token; the encoder's hidden states, the
-    logits of pairs, the mean loss.
-    """
+    """{name: numbers}: last hidden states and logits of every token, the encoder's, pair logits, mean loss."""
     import torch
 
     rows = {name: torch.tensor(ids) for name, ids in hub.batch(CASES[case][1]["vocab_size"]).items()}
@@ -91,7 +88,7 @@ def ask(case, model):
         given["labels"] = rows["written"]
     if case == "xlm_languages":
         given["langs"] = rows["read"] % 3
-    if case == "electra":  # tells replaced tokens: here every third id
+    if case == "electra":  # every third id counts as replaced
         given["labels"] = (rows["read"] % 3 == 0).long()
     if case in hub.PAIRED:
         given[hub.PAIRED[case]] = torch.tensor([0, 1])
@@ -99,25 +96,25 @@ def ask(case, model):
         output = model(**given)
     hidden = output.decoder_hidden_states if case in hub.SEQUENCE else output.hidden_states
     logits = output.prediction_logits if case in hub.PAIRED else output.logits
-    found = {"hidden": hidden[-1], "logits": logits, "loss": output.loss}
+    values = {"hidden": hidden[-1], "logits": logits, "loss": output.loss}
     if case in hub.SEQUENCE:
-        found["encoder"] = output.encoder_last_hidden_state
+        values["encoder"] = output.encoder_last_hidden_state
     if case in hub.PAIRED:
-        found["pair logits"] = output.seq_relationship_logits if case == "bert" else output.sop_logits
-    return {what: x.numpy() for what, x in found.items()}
+        values["pair logits"] = output.seq_relationship_logits if case == "bert" else output.sop_logits
+    return {name: x.numpy() for name, x in values.items()}
 
 
 def main():
-    found = {}
+    cases = {}
     for case in CASES:
         model, drawn = model_of(case)
         answers = hub.last_tokens(ask(case, model.double()))
-        numbers = {what: np.round(x.astype(float), 7).tolist() for what, x in answers.items()}
+        numbers = {name: np.round(x.astype(float), 7).tolist() for name, x in answers.items()}
         shapes = {name: list(array.shape) for name, array in drawn.items()}
         config = json.loads(model.float().config.to_json_string(use_diff=False))
         config["architectures"] = [type(model).__name__]
-        found[case] = {"config": config, "shapes": shapes, "answers": numbers}
-    text = "{\n" + ",\n".join(f" {json.dumps(case)}: {json.dumps(one)}" for case, one in found.items()) + "\n}\n"
+        cases[case] = {"config": config, "shapes": shapes, "answers": numbers}
+    text = "{\n" + ",\n".join(f" {json.dumps(case)}: {json.dumps(one)}" for case, one in cases.items()) + "\n}\n"
     Path(*sys.argv[1:2] or [hub.ANSWERS]).write_text(text)
 
 
