@@ -1,4 +1,4 @@
-"""Every recipe fits the hardware that it is meant for, none of which is there. docs/plan_table.py has them all."""
+"""Every recipe fits its target hardware, which is absent. docs/plan_table.py lists them."""
 
 import importlib.util
 import json
@@ -21,15 +21,15 @@ needs_cuda = pytest.mark.skipif(
 
 
 def of_target(name):
-    """The parameter of a target, with what it needs to be compiled; all but one take two hours on two cores."""
+    """Parameter of a target; all but one are slow: together they take two hours on two cores."""
     tpu = topology.parse(name.split()[1]).hardware.platform == "tpu"
     later = [] if name == "bert:large v5e:2x2" else [pytest.mark.slow]
     return pytest.param(name, marks=[needs_libtpu if tpu else needs_cuda, *later])
 
 
 @pytest.mark.parametrize("name", [of_target(name) for name in TARGETS])
-def test_a_recipe_fits_its_target(name):
-    """And takes as much memory as docs/plan.md says, but for what another libtpu makes of it."""
+def test_recipe_fits_its_target(name):
+    """Memory is within 5 % of docs/plan.md, since libtpu versions differ."""
     recipe, place = name.split()
     (target,) = [target for target in targets.TARGETS[recipe] if target.topology == place]
     facts, figures = step.plan(target.config(recipe), topology.parse(place)), FIGURES[name]
@@ -41,8 +41,8 @@ def test_a_recipe_fits_its_target(name):
 
 
 @needs_libtpu
-def test_what_is_too_large_says_by_how_much():
-    """The compiler refuses it; the plan says what it needs, and what would help."""
+def test_plan_of_a_too_large_model():
+    """The compiler refuses it; the plan still reports memory."""
     target = targets.Target("v5e:2x2", data=4)
     facts = step.plan(target.config("gpt2:large"), topology.parse(target.topology))
     assert facts["memory"]["fits"] is False and facts["memory"]["left"] < 0
@@ -50,7 +50,7 @@ def test_what_is_too_large_says_by_how_much():
 
 
 @needs_cuda
-def test_gpus_that_are_not_there():
+def test_plan_for_absent_gpus():
     target = targets.Target("h100:8", fsdp=8, parts=4)
     facts = step.plan(target.config("gpt2:small"), topology.parse(target.topology))
     assert facts["memory"]["fits"]

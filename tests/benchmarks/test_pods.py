@@ -1,4 +1,4 @@
-"""What is compiled for four absent chips leaves nothing out: a kind that is new is given a row, a row all its cells."""
+"""The programs for four chips cover every kind of model, objective and layout."""
 
 import pytest
 
@@ -9,10 +9,10 @@ from models.errors import ModelError
 from pretrain.step.train_spec import TrainSpec
 
 CONFIGS = {model: pods.config_of(model, {}) for model in (*pods.MODELS, *pods.FAMILIES)}
-AS_SPLASH = ("xla", "chunked")  # dense models, which decode alike whatever path trains them
+SAME_DECODER = ("xla", "chunked")  # dense models, which decode as `splash` does
 
 
-def test_every_kind_has_a_row():
+def test_programs_cover_every_kind():
     assert {config.model.kind for config in CONFIGS.values()} == {*common.MODELS}
     assert {config.objective.kind for config in CONFIGS.values()} == {*common.OBJECTIVES}
     words = [word for config in CONFIGS.values() for word in config.model.get("attention", ())]
@@ -20,7 +20,7 @@ def test_every_kind_has_a_row():
     assert patterns == {type(parse_pattern(word)) for word in ("dense", "local_8", "strided_8", "fixed_8_2")}
 
 
-def test_every_row_has_all_layouts():
+def test_programs_cover_every_layout():
     layouts = [{"data": 4}, {"fsdp": 4}, {"sequence": 4}, {"tensor": 4}, {"fsdp": 2, "tensor": 2}]
     for model in CONFIGS:
         for layout in layouts:
@@ -29,7 +29,7 @@ def test_every_row_has_all_layouts():
             assert decoding <= pods.PROGRAMS.keys() or model not in pods.DECODED + pods.WRITING
 
 
-@pytest.mark.parametrize("model", [m for m in CONFIGS if m not in pods.DECODED + pods.WRITING + AS_SPLASH])
-def test_what_is_not_decoded_cannot_be(model):
+@pytest.mark.parametrize("model", [m for m in CONFIGS if m not in pods.DECODED + pods.WRITING + SAME_DECODER])
+def test_models_without_decoding_programs_refuse_to_decode(model):
     with pytest.raises(ModelError, match="Train a decoder"):
         TrainSpec.build_abstract(CONFIGS[model]).model.init_cache(1, 1)
