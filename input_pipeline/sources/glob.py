@@ -129,6 +129,7 @@ class Files(Source):
             size = max(0, min(size, self.end or sys.maxsize) - self.start)
             total += size
             held_out += size if hash_to_unit(os.fsencode(self._name(path))) < holdout else 0
+        # A share between half and twice the holdout is close enough to keep whole files together.
         if held_out < total and holdout / 2 <= held_out / total <= holdout * 2:
             return self
         divided = functools.partial(text.divided_file, holdout=holdout, read=self.read)

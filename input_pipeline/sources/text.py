@@ -158,6 +158,7 @@ def _decode(span: Span) -> Iterator[str]:
     offset, carried = span.start, b""
     with open_bytes(span.path, span.start) as stream:
         while True:
+            # At most up to the span's end: the rest belongs to the next span.
             wanted = CHUNK if span.end is None else min(CHUNK, span.end - offset - len(carried))
             block = stream.read(wanted)
             data = carried + block

@@ -111,6 +111,7 @@ class TensorFlowDataset(Source):
             return super().shared(other)
         if folders[0] != folders[1]:
             return ""
+        # Slices such as train[:80%] and train[70%:] overlap in records, though their specs differ.
         for (name, *mine), (others_name, *others) in itertools.product(self._ranges(), other._ranges()):
             start, end = max(mine[0], others[0]), min(mine[1], others[1])
             if name == others_name and start < end:

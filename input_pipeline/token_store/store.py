@@ -103,6 +103,7 @@ class Store:
             store = cls(folder, manifest)
             for split in SPLITS:
                 store._all(split)
+            # A missing key is damage too, found here rather than at its first use.
             _ = manifest["source"], manifest["origin"], manifest["holdout"], manifest["files"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, DataError):

@@ -71,6 +71,7 @@ class Stream:
             ids = shard[offset : offset + len(out) - filled]
             out[filled : filled + len(ids)] = ids
             filled += len(ids)
+            # The stream is circular: the first shard follows the last.
             start, index = (start + len(ids), index + 1) if index + 1 < len(self.shards) else (0, 0)
 
     def copy_bare(self, start: int, out: np.ndarray) -> None:
@@ -91,6 +92,7 @@ class Stream:
             return ids[offset : offset + count]
         ends = self._open(index, DOCUMENTS)[:, 0]
 
+        # Document d is preceded by d + 1 end tokens, its own included: without them it ends at ends[d] - (d + 1).
         def document(place: int) -> int:
             return bisect.bisect_right(range(len(ends)), place, key=lambda d: int(ends[d]) - (d + 1))
 
@@ -104,6 +106,7 @@ class Stream:
         index, within = self._place(number)
         ends = self._open(index, DOCUMENTS)
         begin = int(ends[within - 1, 0]) if within else 0
+        # An end token, if the layout has them, stands before the document.
         begin, end = begin + self.shards[index].layout.end, int(ends[within, 0])
         return _before(self._ends, index) + begin, end - begin
 

@@ -98,6 +98,7 @@ def encode(job: Job) -> dict:
             digest.update(b"\0".join(data))
             encoded = tokenizer.encode_all([piece.text for piece in pieces])
             for piece, text, ids in zip(pieces, data, encoded, strict=True):
+                # The pieces that continue a document go where its first piece went.
                 if piece.place is not None:
                     writer = writers[piece.place < job.holdout]
                 writer.add(piece, len(text), ids)

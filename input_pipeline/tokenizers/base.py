@@ -189,7 +189,8 @@ class _PrefixDecoder(Decoder):
     def feed(self, token: int) -> str:
         self._ids.append(int(token))
         text = self._tokenizer.decode(self._ids)
-        if text.endswith("\ufffd") or not text.startswith(self._shown):  # not settled yet
+        # U+FFFD may become a character, and a word's spelling may change, with the next id.
+        if text.endswith("\ufffd") or not text.startswith(self._shown):
             return ""
         return self._new(text)
 

@@ -99,6 +99,7 @@ def _merged(word: str, ranks: Mapping[tuple[str, ...], int]) -> list[str]:
     """The pieces of a word, the last with `END`."""
     parts = [*word[:-1], word[-1] + END]
     while len(parts) > 1:
+        # The pair of the lowest rank, at all its places at once, as in training.
         first = min(itertools.pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
         if first not in ranks:
             break

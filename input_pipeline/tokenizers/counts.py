@@ -24,6 +24,7 @@ def count_symbols(texts: Iterable[str]) -> list[int]:
         counts += np.bincount(np.frombuffer(to_bytes(text), np.uint8), minlength=256)
     if not counts.any():
         raise DataError("data.train has no text to count symbols in. Check the source.")
+    # A stable sort breaks ties by byte value: the same ids on every machine.
     order = np.argsort(-counts, kind="stable")
     return order[counts[order] > 0].tolist()
 

@@ -165,6 +165,7 @@ def train(texts: Iterable[str], vocab_size: int, algorithm: str, pieces: str) ->
     try:
         return _trained(sentences, vocab_size, algorithm, pieces)
     except RuntimeError as error:
+        # The library refuses a size above what the text yields, and names the highest possible one.
         most = re.search(r"too high .*<= (\d+)", str(error))
         if not most:
             raise _explained(str(error), vocab_size) from None

@@ -294,6 +294,7 @@ def sample(sources: Sequence[Source], budget: float, holdout: float) -> Iterator
     total = sum(file.size for source in sources for file in source.files())
     target = max(1 << 16, total >> 16)  # bytes read in a row where a file can be cut: at most 65,536 spans
     spans = [(source, span) for source in sources for span in source.spans(target)]
+    # Shuffled, so that a small budget samples all files; a fixed seed gives the same tokenizer each time.
     random.Random(0).shuffle(spans)
     for source, span in spans:
         for document in source.documents(span):

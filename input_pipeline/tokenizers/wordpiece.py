@@ -97,9 +97,10 @@ def train(texts: Iterable[str], vocab_size: int, cased: bool) -> bytes:
     split = parts.pre_tokenizers.BertPreTokenizer().pre_tokenize_str
     lines = [line for text in texts for line in text.split("\n")]
     counts, words = Counter(), set()
+    # The trainer's time grows with the square of a word's length, so words above LONGEST are cut or dropped.
     for i, line in enumerate(map(normalizer.normalize_str, lines)):
         found = line.split()
-        if any(len(word) > LONGEST for word in found):  # the trainer's time grows with the square of a word's length
+        if any(len(word) > LONGEST for word in found):
             found = [piece for word in found for piece, _ in split(word) if len(piece) <= LONGEST]
             lines[i] = line = " ".join(found)
         counts.update(line)
