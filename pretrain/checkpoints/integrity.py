@@ -65,7 +65,7 @@ def fingerprint(folder: Path) -> str:
 def find_faults(folder: Path, record: Record, share: int = 0, shares: int = 1) -> list[str]:
     """Faults of a checkpoint's files: missing, of another size, or of other bytes.
 
-    Of several processes each calls it with its own `share`, so that together they read every file once.
+    Several processes each check their `share`, so that together they read every file once.
     """
     # Sorted by size, so that shares have about as many bytes.
     rows = sorted(_select(record, NEEDED).items(), key=lambda row: (-row[1][0], row[0]))[share::shares]
@@ -89,7 +89,7 @@ def find_fault(folder: Path, name: str, row: list[int | None]) -> str | None:
 
 
 def is_intact(folder: Path, name: str) -> bool:
-    """Whether a file of a checkpoint is as it was written, as far as that is on record."""
+    """Whether a file of a checkpoint matches its record, if it has one."""
     record = read_record(folder)
     return not record or name not in record or find_fault(folder, name, record[name]) is None
 

@@ -38,7 +38,7 @@ class CheckpointManager(Checkpoints):
         self._saved = set()  # steps that need no saving: restored or saved by this run
         self._saving: int | None = None  # step whose save has started and is not known to be complete
         self._pruning: Future | None = None
-        self._executor = ThreadPoolExecutor(1)
+        self._executor = ThreadPoolExecutor(1)  # one thread, so that the last pruning ends after all others
         on_host0(self._clean)
         if str(self.folder).startswith("s3://"):
             restore.enable_s3()
@@ -76,6 +76,7 @@ class CheckpointManager(Checkpoints):
         if step in self._saved:
             return
         self.wait()
+        # `newest` is set by process 0 alone, which also writes this item.
         data = {"step": step, "position": position, restore.BEFORE: self.newest} | (origin or {})
         data |= {restore.BAD: bad} if bad else {}
         items = {

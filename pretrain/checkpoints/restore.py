@@ -110,6 +110,7 @@ def read_state(folder: Path, wanted: dict) -> dict:
 
 def read_parts(folder: Path, wanted: dict) -> dict:
     """The arrays of `wanted`, part of a checkpoint's tree, as shapes, types and shardings. Reads no more than that."""
+    # Restore arguments carry each leaf's sharding and type, so that arrays are cast and placed as they are read.
     arguments = ocp.args.PyTreeRestore(
         item=wanted, restore_args=ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True
     )
@@ -132,6 +133,7 @@ def read_metadata(folder: Path) -> dict:
 def check_fits(folder: Path, metadata: dict, wanted: dict) -> None:
     """Raises UserError unless the parts of `wanted` are stored with the same leaves, shapes and types."""
     there, here = _describe({part: metadata[part] for part in wanted if part in metadata}), _describe(wanted)
+    # Parameters first: a message shows three differences, and optimizer state repeats those of parameters.
     names = sorted(there.keys() | here.keys(), key=lambda name: (not name.startswith("params"), name))
     different = [name for name in names if there.get(name) != here.get(name)]
     if different:

@@ -54,6 +54,7 @@ def allgather_json(value) -> list:
         return [value]
     barrier()
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    # Rows of an allgather have one shape: lengths first, then the texts padded to the longest.
     lengths = np.asarray(multihost_utils.process_allgather(np.int32(len(text)))).reshape(-1)
     padded = np.zeros(1 << int(lengths.max()).bit_length(), np.uint8)  # powers of two: each size is compiled once
     padded[: len(text)] = text
@@ -75,6 +76,7 @@ def on_all_hosts(function: Callable[[], Result]) -> Result:
     except Exception as error:
         cause = error
     mistake = isinstance(cause, USER_ERRORS)
+    # Every process takes part, also one that failed: else the others would wait for it.
     errors = allgather_json([mistake, str(cause) if mistake else reason(cause)] if cause else None)
     failed = [(index, *error) for index, error in enumerate(errors) if error]
     for _, mistake, text in failed:

@@ -23,8 +23,8 @@ _exit_on_abort = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: os._exit(FA
 def exit_when_peers_die() -> None:
     """Makes the loss of a peer exit with FAULT.
 
-    JAX's client aborts the process then, from a thread of its own: after TIMEOUT, or at once if process 0 is gone. A
-    handler of `signal.signal` would never run, because Python calls those from the main thread only.
+    JAX's client aborts the process then, in a C++ thread: after TIMEOUT, or at once if process 0 is gone. A handler of
+    `signal.signal` would never run, because Python calls those in the main thread only.
     """
     ctypes.CDLL(None).signal(signal.SIGABRT, _exit_on_abort)
 

@@ -127,6 +127,7 @@ def join(coordinator: str, count: int | None, index: int | None) -> None:
 def _check_port(coordinator: str) -> None:
     """Raises UserError unless process 0 can listen at the coordinator's port."""
     port = int(coordinator.rpartition(":")[2])
+    # JAX listens on [::], which covers IPv4 where the system has dual stack.
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     try:
         socket.create_server(("", port), family=family, dualstack_ipv6=family == socket.AF_INET6).close()

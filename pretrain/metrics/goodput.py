@@ -1,4 +1,4 @@
-"""Where the time of a run went, over all of its starts: rows that each start appends, and their sum.
+"""Time of a run by category, over all of its starts: rows that each start appends, and their sum.
 
 A start writes one row with its clock when it has restored, and then rows with the last step and the seconds by category
 since that start: after restoring, with every save, at least every ten seconds in between, and at its end. A killed

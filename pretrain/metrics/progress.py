@@ -47,7 +47,7 @@ class Progress:
         line = "  ".join(
             [f"step {step}/{self._total}" if self._total else f"step {step}"]
             + [form(values[name]) for name, form in FORMATS.items() if name in values]
-            + [f"ETA {left}" for left in [self._left(step)] if left]
+            + [f"ETA {left}" for left in [self._time_left(step)] if left]
         )
         if self._bar is None:
             print(line, file=self._file, flush=True)
@@ -77,7 +77,7 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def _left(self, step: int) -> str:
+    def _time_left(self, step: int) -> str:
         now = time.perf_counter()
         if self._first is None:
             self._first = (step, now)

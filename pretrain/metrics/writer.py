@@ -214,7 +214,7 @@ class EventFile:
 
 
 class StoreMirror:
-    """A local folder that stands for one in an object store, where nothing can be appended.
+    """A local copy of a folder in an object store, where nothing can be appended.
 
     `upload` replaces changed files. Rows since then are lost with the process, as are the steps since the last
     checkpoint, which write them again.

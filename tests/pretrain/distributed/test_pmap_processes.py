@@ -1,4 +1,4 @@
-"""Two real processes, under `pmap` above all: every kind of state, memory included, is what one makes of it."""
+"""Two processes, under `pmap` and `jit`, train to the same state as one, recurrent memory included."""
 
 import subprocess
 
@@ -18,7 +18,7 @@ ALL = {
     "log.every": 1,
     "log.tensorboard": "false",
 }
-REMEMBERING = {
+BASE = {
     "model.layers": 2,
     "model.width": 16,
     "model.heads": 2,
@@ -27,14 +27,14 @@ REMEMBERING = {
     "optimizer.name": "sgd",  # Adam magnifies rounding in near-zero gradients
     "schedule.peak": 0.1,
 }
-RECURRENT = REMEMBERING | {
+RECURRENT = BASE | {
     "model.memory": 32,
     "model.dropout": 0.0,  # each device draws its own
     "data.length": 16,
     "evaluate.length": 16,
     "evaluate.batches": 3,
 }
-TWO_STREAM = REMEMBERING | {
+TWO_STREAM = BASE | {
     "model.memory": 24,
     "model.reuse": 16,
     "model.dropout": 0.1,  # drawn by row, whatever device has it
@@ -66,13 +66,13 @@ def arguments(kind, workdir, text, **changes):
     return command(workdir, text, f"configs/{recipe}", kind | ALL, **changes)[3:]
 
 
-def in_two_processes(kind, workdir, text, devices, **changes):
+def run_two_processes(kind, workdir, text, devices, **changes):
     line = launched(f"{workdir}-logs", *arguments(kind, workdir, text, **changes), devices=devices)
     done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def here(kind, workdir, text, **changes):
+def run_here(kind, workdir, text, **changes):
     assert main(arguments(kind, workdir, text, **changes)) == 0
 
 
@@ -93,14 +93,14 @@ def assert_same_run(workdir, whole):
 @pytest.mark.parametrize(
     ("kind", "backend"), [(RECURRENT, "pmap"), (RECURRENT, "jit"), (TWO_STREAM, "pmap")], ids=["xl", "xl, jit", "xlnet"]
 )
-def test_memory_in_two_processes_and_under_jit_in_one_go_on_with_each_other(kind, backend, text, tmp_path, signals):
-    """Eight lanes over four devices of two processes, or over eight of one: each goes on where the other stopped."""
+def test_recurrent_memory_across_processes(kind, backend, text, tmp_path, signals):
+    """Eight lanes over four devices of two processes, or eight devices of one: each resumes the other."""
     whole, there, back = (tmp_path / name for name in ("whole", "there", "back"))
-    here(kind, whole, text, train__steps=STEPS)
-    in_two_processes(kind, there, text, 2, train__backend=backend, train__steps=CUT)
-    here(kind, there, text, train__steps=STEPS)
-    here(kind, back, text, train__steps=CUT)
-    in_two_processes(kind, back, text, 2, train__backend=backend, train__steps=STEPS)
+    run_here(kind, whole, text, train__steps=STEPS)
+    run_two_processes(kind, there, text, 2, train__backend=backend, train__steps=CUT)
+    run_here(kind, there, text, train__steps=STEPS)
+    run_here(kind, back, text, train__steps=CUT)
+    run_two_processes(kind, back, text, 2, train__backend=backend, train__steps=STEPS)
     expected = leaves(whole, STEPS)
     hidden, held = (expected[f"['carried']['attention']['{name}']"] for name in ("hidden", "held"))
     assert (held == kind["model.memory"]).all()
@@ -110,9 +110,9 @@ def test_memory_in_two_processes_and_under_jit_in_one_go_on_with_each_other(kind
 
 
 @pytest.mark.slow
-def test_dropout_accumulation_and_muon_under_pmap_in_two_processes_equal_one(text, tmp_path, signals):
+def test_pmap_in_two_processes_equals_one(text, tmp_path, signals):
     whole, there = tmp_path / "whole", tmp_path / "there"
-    here(DENSE, whole, text, train__backend="pmap", train__steps=STEPS)
-    in_two_processes(DENSE, there, text, 4, train__backend="pmap", train__steps=CUT)
-    here(DENSE, there, text, train__backend="pmap", train__steps=STEPS)
+    run_here(DENSE, whole, text, train__backend="pmap", train__steps=STEPS)
+    run_two_processes(DENSE, there, text, 4, train__backend="pmap", train__steps=CUT)
+    run_here(DENSE, there, text, train__backend="pmap", train__steps=STEPS)
     assert_same_run(there, whole)
