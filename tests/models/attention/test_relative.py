@@ -1,4 +1,4 @@
-"""Relative attention: the shift by hand, and the whole against a brute-force gather."""
+"""Relative attention: the shift by hand, attention against brute force."""
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,8 @@ def relative_shift(by_row, keys):
     return shift_rows(jnp.pad(by_row, [(0, 0)] * (by_row.ndim - 1) + [(1 + unreached, 0)]), keys)
 
 
-def test_the_shift_by_hand():
-    """Three queries, five keys, 0..14 row by row; what the causal mask hides is whatever wraps around."""
+def test_shift_by_hand():
+    """Three queries, five keys, 0..14 row by row; the causal mask hides what wraps around."""
     shifted = relative_shift(jnp.arange(15.0).reshape(3, 5), 5)
     np.testing.assert_array_equal(shifted, [[2, 3, 4, 0, 5], [6, 7, 8, 9, 0], [10, 11, 12, 13, 14]])
 
@@ -56,7 +56,7 @@ def brute_force(query, key, value, distance_keys, u, v, seen):
     "mask", [Mask(causal=True), Mask(causal=True, memory=6), Mask(causal=True, memory=6, pattern=Local(6))]
 )
 @pytest.mark.parametrize("path", ["xla", "chunked"])
-def test_attention_equals_brute_force(path, mask):
+def test_attend_relative_equals_brute_force(path, mask):
     B, T, N, H = 2, 5, 3, 4
     S = T + mask.memory
     rng = np.random.default_rng(0)
@@ -74,7 +74,7 @@ def test_attention_equals_brute_force(path, mask):
         np.testing.assert_allclose(fast, slow, atol=1e-5)
 
 
-def test_cached_queries_stand_where_their_row_ends():
+def test_attend_relative_with_an_offset_by_row():
     """One query a row, at its own offset, equals the same row's query of an ordinary call."""
     B, T, N, H = 2, 6, 2, 4
     rng = np.random.default_rng(0)
@@ -89,8 +89,8 @@ def test_cached_queries_stand_where_their_row_ends():
 
 @pytest.mark.parametrize("pattern", [Dense(), Local(6)])
 @pytest.mark.parametrize("path", ["reference", "xla", "chunked"])
-def test_documents_never_leak(path, pattern):
-    """Document 2 changes; of document 1, which began in the memory, and of the other row not a bit does."""
+def test_attend_relative_leaks_nothing_between_documents(path, pattern):
+    """Document 2 changes; not a bit of document 1, which began in the memory, or of the other row does."""
     B, T, M, N, H = 2, 8, 6, 2, 4
     rng = np.random.default_rng(0)
     segments = jnp.array([[1] * 3 + [2] * 5, [1] * 8])
@@ -115,14 +115,15 @@ def test_documents_never_leak(path, pattern):
         assert np.abs(before[0, -5:] - after[0, -5:]).max() > 1e-3
 
 
-def test_the_table_holds_sines_then_cosines_of_clamped_distances():
+def test_distance_table():
+    """Sines, then cosines, of clamped distances."""
     table = distance_table(2, 4, 4, clamp=2)
     angles = np.array([2, 2, 1, 0])[:, None] * np.array([1.0, 0.01])
     np.testing.assert_allclose(table, np.concatenate([np.sin(angles), np.cos(angles)], -1), atol=1e-6)
     assert distance_table(2, 4, 4, both_ways=True).shape == (5, 4)
 
 
-def test_rows_of_distances_that_are_hidden_can_be_left_out():
+def test_rows_of_hidden_distances_can_be_left_out():
     """A window of 3 keys needs the keys of distances 2, 1 and 0, shifted or looked up."""
     by_row = jnp.arange(2 * 4 * 6, dtype=jnp.float32).reshape(2, 1, 4, 6)
     positions = jnp.arange(2, 6)[None, None]

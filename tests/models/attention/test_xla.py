@@ -1,4 +1,4 @@
-"""Large requests of the XLA path, whose heads take turns, against the oracle: values, gradients, and memory."""
+"""Large requests of the XLA backend, which run heads one after the other, against the reference."""
 
 import functools
 
@@ -19,7 +19,7 @@ B, T, M, N, H = 2, 512, 512, 4, 8  # a million scores a head
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("bias_heads", [None, 1, N])
-def test_shared_key_heads_bias_and_dropout(agree, rate, bias_heads):
+def test_sequential_heads_with_bias_and_dropout(agree, rate, bias_heads):
     options = {"dropout_rate": rate, "dropout_rng": jax.random.key(1)}
     if bias_heads:
         options["bias"] = jnp.asarray(np.random.default_rng(2).normal(size=(1, bias_heads, T, M + T)), jnp.float32)
@@ -28,8 +28,8 @@ def test_shared_key_heads_bias_and_dropout(agree, rate, bias_heads):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("pattern", "rows"), [(Dense(), M + T), (Local(M), M + T), (Local(M), M), (Local(100), 100)])
-def test_distances(pattern, rows):
-    """Bands of queries leave out the keys before their window; rows of distances that are hidden may be missing."""
+def test_sequential_heads_with_distances(pattern, rows):
+    """Bands skip the keys before their window; rows of hidden distances may be missing."""
     mask, rng = Mask(causal=True, memory=M, pattern=pattern), np.random.default_rng(0)
     query, key, value, gradient = arrays(M + T, heads=N, groups=N, size=H, rows=T)
     distances = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((rows, N, H), (N, H), (N, H))]
@@ -42,7 +42,7 @@ def test_distances(pattern, rows):
         np.testing.assert_allclose(fast, slow, atol=1e-5 * max(1, float(jnp.abs(slow).max())))
 
 
-def test_memory_does_not_grow_with_the_heads():
+def test_sequential_heads_share_memory():
     def temporaries(heads):
         def loss(*inputs):
             return jnp.sum(attend(*inputs, Mask(causal=True), backend="xla"))
