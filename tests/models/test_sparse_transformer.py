@@ -8,7 +8,6 @@ from flax import linen as nn
 
 import models
 from configs.common import decoder
-from models.errors import ModelError
 
 SPARSE = {
     "attention": ("fixed_8_2_by_head", "strided_8", "column_4+local_8"),
@@ -96,18 +95,3 @@ def test_matrices_start_at_their_variance_and_the_head_at_zero():
     assert std["tokens"] == pytest.approx(0.01, rel=0.03)
     assert std["positions_1"] == pytest.approx(0.01 / 3**0.5, rel=0.1)
     assert std["head"] == 0
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"attention": ("strided_7",)}, "blocks of 7, which do not divide model.context=24; use a multiple of 7"),
-        ({"attention": ("fixed_8_9",)}, "9 summary columns in blocks of 8; use at most 8"),
-        ({"position_axes": (32, 32, 3)}, r"\(32, 32, 3\) hold 3072 positions, but model.context is 24"),
-        ({"position_axes": ()}, "give sizes, such as"),
-        ({"positions": "learned"}, "with 'factorised' and with it alone"),
-    ],
-)
-def test_fields_that_cannot_be(small, change, message):
-    with pytest.raises(ModelError, match=message):
-        small(**SPARSE | change)

@@ -10,7 +10,6 @@ from flax import linen as nn
 
 import models
 from configs.common import recurrent
-from models.errors import ModelError
 from models.layers.init import is_box
 
 B, T = 2, 6
@@ -200,27 +199,11 @@ def test_dropout_needs_training_and_its_key():
 
 
 def test_every_leaf_of_the_memory_names_the_axis_of_its_lanes(xl):
-    boxes = jax.tree.leaves(xl[0].start(5), is_leaf=is_box)
+    boxes = jax.tree.leaves(xl[0].init_memory(5), is_leaf=is_box)
     assert [box.names for box in boxes] == [("layers", "batch", None, None), ("batch",)]
     assert all(box.value.shape[box.names.index("batch")] == 5 for box in boxes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"width": 15, "heads": 3}, "make it even"),
-        ({"heads": 3}, "does not divide model.width=16"),
-        ({"cutoffs": (20, 10)}, "must rise strictly between 0 and model.vocab_size=31"),
-        ({"cutoffs": (10, 20), "divisor": 8}, "leaves the last of 3 clusters no width"),
-        ({"shared_projections": "some"}, "choose from: all, tails, none"),
-        ({"activation": "gated_relu"}, "model.activation is 'gated_relu'"),
-    ],
-)
-def test_fields_that_cannot_be(changes, message):
-    with pytest.raises(ModelError, match=message):
-        build(**changes)
-
-
-def test_an_adaptive_softmax_is_no_matrix():
+def test_head_inputs_of_adaptive_softmax_is_none():
     model = build(cutoffs=(10, 20))
     assert model.apply(drawn(model), jnp.ones((1, 2, 16)), method="head_inputs") is None

@@ -97,7 +97,7 @@ def test_loss_and_gradients_are_those_of_the_logits(name, rows, monkeypatch):
     weights = jnp.arange(V, dtype=jnp.float32)[None] % 3 / 2
 
     def chunked(params, hidden):
-        return adaptive.adaptive_cross_entropy(model.apply(params, hidden, method="softmaxes"), targets, weights)
+        return adaptive.adaptive_cross_entropy(model.apply(params, hidden, method="cluster_inputs"), targets, weights)
 
     def at_once(params, hidden):
         log_probs = model.apply(params, hidden, method="logits")
@@ -114,7 +114,7 @@ def test_gradients_reach_every_parameter():
 
     def loss(params):
         inputs = model.apply(params, jnp.arange(V)[None], method="embed_tokens")
-        softmaxes = model.apply(params, hidden + inputs, method="softmaxes")
+        softmaxes = model.apply(params, hidden + inputs, method="cluster_inputs")
         return adaptive.adaptive_cross_entropy(softmaxes, jnp.arange(V)[None, ::-1], ones)
 
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(jax.grad(loss)(params)))
