@@ -165,7 +165,7 @@ def test_twenty_updates_of_its_training_loop(name):
         terms, carried = CAUSAL.score(model, batch, carried, None)
         return terms["loss"] / batch["weights"].sum(), carried
 
-    carried, losses = nn.unbox(spec.eval_model.start(asked.EVALUATION_LANES)), []
+    carried, losses = nn.unbox(spec.eval_model.init_memory(asked.EVALUATION_LANES)), []
     for batch in batches(asked.validation(), asked.EVALUATED_LENGTH):
         loss, carried = score(state.params, carried, batch)
         losses.append(loss)

@@ -101,7 +101,7 @@ def test_what_is_remembered_are_the_inputs_of_the_first_positions(xlnet, batch):
 
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(jax.jit(jax.grad(total))(params)))
     longer = build(memory=8)
-    start = nn.unbox(longer.start(1))
+    start = nn.unbox(longer.init_memory(1))
     once = run(longer, params, start, **batch).carried
     assert once["attention"].held.tolist() == [REUSE]
     assert run(longer, params, once, **batch).carried["attention"].held.tolist() == [8]

@@ -91,7 +91,7 @@ def test_without_cutoffs_it_is_a_plain_softmax():
 @pytest.mark.parametrize(("name", "rows"), [*((name, 3) for name in KINDS), ("all shared", 1), ("all shared", 100)])
 def test_loss_and_gradients_are_those_of_the_logits(name, rows, monkeypatch):
     """Whatever the chunks, and whether they divide the row; every word, words of no weight among them."""
-    monkeypatch.setattr(adaptive, "chunk_rows", lambda vocab: rows)
+    monkeypatch.setattr(adaptive, "rows_per_chunk", lambda vocab: rows)
     model, params = make(**KINDS[name])
     hidden, targets = jax.random.normal(jax.random.key(1), (1, V, D)), jnp.arange(V)[None, ::-1]
     weights = jnp.arange(V, dtype=jnp.float32)[None] % 3 / 2
