@@ -99,7 +99,9 @@ def filesystem(path: epath.Path):
     """The fsspec file system of a path in a store."""
     import fsspec
 
-    return fsspec.filesystem(str(path).partition("://")[0])
+    scheme = str(path).partition("://")[0]
+    _configure(scheme)  # a worker process may have unpickled the path
+    return fsspec.filesystem(scheme)
 
 
 def info(path: Path | epath.Path) -> FileInfo:
