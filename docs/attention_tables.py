@@ -39,7 +39,7 @@ MASK_FIELDS = {
 }
 BIASES = {Stored: "bias, stored", ByBucket: "bias by bucket", ByDistance: "bias by distance", ByMatch: "bias by match"}
 MASK_WORDS = {"segments": "documents or padding", "key_segments": "cross-attention", "memory": "memory"}
-MASK_WORDS |= {"key_valid": "padded keys", "prefix": "prefix", "ranks": "permutation", "places": "positions"}
+MASK_WORDS |= {"key_valid": "padded keys", "prefix": "prefix", "ranks": "permutation", "query_columns": "positions"}
 
 
 @dataclass(frozen=True)
