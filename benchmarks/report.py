@@ -195,8 +195,7 @@ def measure_matmul_ceiling(dtype: str, size: int, repeats: int) -> float:
 
 def plot(file: str, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str, log=False) -> None:
     """Draw {label: (x, y)} into a file, whose name ends in .svg or .png."""
-    import matplotlib
-
+    (matplotlib,) = peers("matplotlib", extra="plots")
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
