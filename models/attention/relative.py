@@ -33,7 +33,7 @@ def attend_relative(
 ):
     """Attention [B, T, N, H] by content and distance; `mask`, `bias` and `options` as for `attend`.
 
-    distance_keys [R, N, H], or for each row of the batch [B, R, N, H]: row c stands for distance S - 1 - c. R = S rows
+    distance_keys [R, N, H], or for each row of the batch [B, R, N, H]: row c is distance S - 1 - c. R = S rows
         reach from the farthest key to the query itself, R = S + T - 1 into the future too. If the mask hides all keys
         at distance R < S and beyond, R rows suffice, for distances R - 1 to 0.
     content_bias u, position_bias v: [N, H].
@@ -69,7 +69,7 @@ class ByDistance:
 
     query: jax.Array  # [B, N, T, H]: q + v, scaled
     keys: jax.Array  # [B or 1, N, R, H], the farthest distance first
-    reach: int = struct.field(pytree_node=False)  # row c stands for distance reach - 1 - c
+    reach: int = struct.field(pytree_node=False)  # row c is distance reach - 1 - c
     stored = False
 
     @property
@@ -130,7 +130,7 @@ _products.defvjp(lambda *inputs: (_products(*inputs), inputs), _products_backwar
 def relative_gather(by_row: jax.Array, positions: jax.Array, keys: int, reach: int) -> jax.Array:
     """[..., T, R] by row of distance -> [..., T, keys] by key, for queries at the key columns positions [B or 1, 1, T].
 
-    Row c stands for distance reach - 1 - c.
+    Row c is distance reach - 1 - c.
     """
     row = reach - 1 - positions[..., None] + jnp.arange(keys)[None, None, None, :]
     row = jnp.clip(row, 0, by_row.shape[-1] - 1)

@@ -1,6 +1,6 @@
 """Shardings that gradients of matrices pass through while they are summed over devices.
 
-Models do not know the mesh. Whoever lays parameters out (`pretrain.parallel.mesh`) opens `gradient_shardings`; without
+Models do not know the mesh. `pretrain.parallel.mesh`, which lays parameters out, opens `gradient_shardings`; without
 that scope everything here is the identity.
 """
 

@@ -52,7 +52,7 @@ class Memory:
         M = self.hidden.shape[2]
         if segments is None:
             return self.replace(held=jnp.minimum(self.held + length, M))
-        # Only the last document goes on in the next segment. Its run, counted from the end, adds to what is held if it
+        # Only the last document continues in the next one. Its run, counted from the end, adds to what is held if it
         # fills the segment, and replaces it otherwise.
         last = segments[:, -1:]
         run = jnp.cumprod((segments == last)[:, ::-1].astype(jnp.int32), axis=1).sum(1)

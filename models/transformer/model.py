@@ -60,7 +60,7 @@ class Model(nn.Module):
         return dict.fromkeys(self.inputs, jnp.ones((1, 1), jnp.int32))
 
     def init_memory(self, lanes: int) -> dict:
-        """What lanes of the batch carry at the start of their streams: nothing."""
+        """Memory at the start of lanes' streams: none."""
         return {}
 
     def check_length(self, tokens: jax.Array, limit: int, name: str = "config.model.context") -> None:
