@@ -13,7 +13,7 @@ from pathlib import Path
 
 from etils import epath
 
-from input_pipeline.io import Folders, is_remote, make_folder, open_path, replace
+from input_pipeline.io import Folders, filesystem, is_remote, make_folder, open_path, replace
 
 CONFIG = "config.json"
 
@@ -213,3 +213,29 @@ def write(path: Path, content: bytes) -> None:
     """Writes a file atomically. Errors: OSError."""
     with replace(path) as partial:
         partial.write_bytes(content)
+
+
+def free_name(path: Path | epath.Path) -> Path | epath.Path:
+    """`path`, or `path.1`, `path.2`, ...: the first that does not exist."""
+    numbered = (path.with_name(f"{path.name}.{number}" if number else path.name) for number in itertools.count())
+    return next(name for name in numbered if not exists(name))
+
+
+def exists(path: Path | epath.Path) -> bool:
+    """Whether anything has that name, including a dangling link."""
+    return path.exists() if is_remote(path) else os.path.lexists(path)
+
+
+def move(source: Path | epath.Path, to: Path | epath.Path) -> None:
+    """Renames a file, folder or link; in an object store copies what is below it, then deletes the source."""
+    if is_remote(source):
+        # fsspec's recursive `mv` fails on S3 at names of folders, which are not objects.
+        store, key, new = filesystem(source), str(source).partition("://")[2], str(to).partition("://")[2]
+        for name in store.find(str(source)):
+            store.cp_file(name, f"{new}{name.removeprefix(key)}")
+        store.rm(str(source), recursive=True)
+    elif source.is_symlink() and not os.path.isabs(os.readlink(source)):
+        os.symlink(os.path.relpath(os.path.realpath(source), os.path.realpath(to.parent)), to)
+        source.unlink()
+    else:
+        os.replace(source, to)

@@ -15,13 +15,25 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint._src.path import atomicity
 
-from pretrain import aside
 from pretrain import config as configs
 from pretrain.checkpoints import integrity, params_only, restore
 from pretrain.checkpoints.restore import Checkpoints
 from pretrain.distributed.consensus import on_host0
 from pretrain.errors import UserError
-from pretrain.workdir import ANEW, DATA, LOSS, METRICS, POSITION, STATE, Workdir, may_be_earlier, write
+from pretrain.workdir import (
+    ANEW,
+    DATA,
+    LOSS,
+    METRICS,
+    POSITION,
+    STATE,
+    Workdir,
+    exists,
+    free_name,
+    may_be_earlier,
+    move,
+    write,
+)
 
 TIMEOUT = 3600  # seconds that a save may take
 GOOD = 2  # checkpoints from good updates that are kept while updates are bad
@@ -171,7 +183,7 @@ class CheckpointManager(Checkpoints):
         for number in damaged:
             if not self.workdir.remote:
                 self.workdir.broken.mkdir(exist_ok=True)
-            aside.move(self.workdir.checkpoint(number), aside.free(self.workdir.broken / str(number)))
+            move(self.workdir.checkpoint(number), free_name(self.workdir.broken / str(number)))
         folder = self.workdir.checkpoint(step)
         if integrity.read_record(folder) is None:
             integrity.write_record(folder)
@@ -197,7 +209,7 @@ def needs_fresh_start(workdir: str, name: str) -> bool:
 def holds_run(workdir: str) -> bool:
     """Whether there is anything that a fresh start would move away."""
     here = Workdir(workdir)
-    return any(map(aside.taken, (here.config, *_parts_of_run(here))))
+    return any(map(exists, (here.config, *_parts_of_run(here))))
 
 
 def _parts_of_run(here: Workdir) -> tuple[Path, ...]:
@@ -215,7 +227,7 @@ def start_fresh(workdir: str, name: str, config) -> None:
     if here.config.exists() and not target.config.exists():
         write(target.config, here.config.read_bytes())  # copied, so that a work folder always has a config
     for part in _parts_of_run(here):
-        if aside.taken(part):
-            aside.move(part, aside.free(target.path / part.name))
+        if exists(part):
+            move(part, free_name(target.path / part.name))
     configs.save(config, workdir)
     target.path.replace(here.earlier / name)
