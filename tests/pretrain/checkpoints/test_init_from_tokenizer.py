@@ -78,22 +78,6 @@ def test_a_run_begins_with_another_on_other_text(family, text, other, tmp_path, 
         assert len(tokenizer.sentinels) == (100 if family == "t5" else 0)
 
 
-def test_a_tokenizer_of_another_kind_or_other_ids_is_refused(text, other, tmp_path, capsys):
-    assert start("t5", tmp_path / "x", f"text:{text}/*.py", "prepare") == 0
-    there = tmp_path / "x" / "tokenizer"
-    for changes, words in [
-        (
-            {"tokenizer__kind": "words"},
-            f"tokenizer.kind = 'words', but the tokenizer in {there} was made with kind = 'sentencepiece'; set "
-            "--config.tokenizer.kind=sentencepiece",
-        ),
-        ({"tokenizer__sentinels": 50}, f"tokenizer.sentinels = 50, but tokenizer.path = '{there}' has 100 of its own"),
-    ]:
-        capsys.readouterr()
-        assert start("t5", tmp_path / "new", other["t5"], "prepare", tokenizer__path=there, **changes) == 2
-        assert words in capsys.readouterr().err
-
-
 def test_a_tokenizer_that_the_model_cannot_read_is_not_taken(text, other, tmp_path, capsys):
     """So that the same command with another tokenizer is not in its way."""
     assert start("t5", tmp_path / "x", f"text:{text}/*.py", "prepare") == 0

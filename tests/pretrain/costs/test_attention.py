@@ -82,7 +82,7 @@ def charged(convention, mask, T, S, *, heads=4, kv_heads=2, size=3, value_size=5
     traced = jax.make_jaxpr(call)(array(2, T, heads, size), keys, values, array(S, heads, size), arrays)
     assert traced.out_avals[0].shape == (2, T, heads, value_size)
     return sum(
-        flops.multiply_adds(equation, convention)
+        flops.attention_multiply_adds(equation, convention)
         for equation in traced.jaxpr.eqns
         if equation.primitive is flops.ATTENTION
     )

@@ -81,7 +81,7 @@ class TwoSides(nn.Module):
     def example(self):
         return {"inputs": jnp.ones((1, S), jnp.int32), "tokens": jnp.ones((1, T), jnp.int32)}
 
-    def start(self, lanes):
+    def init_memory(self, lanes):
         return {}
 
 
