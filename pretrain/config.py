@@ -312,7 +312,10 @@ def saved(workdir: str) -> ConfigDict:
 
 
 def check_folder(workdir: str) -> None:
-    """Raises UserError where a work folder's name is that of a file."""
+    """Raises UserError for the name of a file, and for characters that Orbax's own globs misread."""
+    if any(letter in str(open_path(workdir).absolute()) for letter in "*?["):
+        # Orbax finds the parts of a checkpoint by glob: with these it would save what it cannot restore.
+        raise UserError(f"--workdir={workdir}: '*', '?' or '[' in its path. Choose another folder.")
     if open_path(workdir).is_file():
         raise UserError(f"--workdir={workdir}: a file, not a folder. Give a run's folder or a new name.")
 

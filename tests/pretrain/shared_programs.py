@@ -1,6 +1,6 @@
 """What the tests' own process traces and compiles, it does once for all configs that make the same of it.
 
-Most of the time of a small run goes there. A spec and an spec hold nothing of a run.
+Most of the time of a small run goes there. A spec holds nothing of a run.
 """
 
 import re
@@ -22,12 +22,12 @@ def once(make, kept: int):
     """`make`, which gives for a config what it made of one that has the same keys READ; the `kept` newest of them."""
     made = OrderedDict()
 
-    def of_config(config, devices=None, **options):
+    def of_config(config, devices=None, *rest, **options):
         keys = flat(config) | {"mesh.devices": devices and [device.id for device in devices]}
         keys["train.steps"] = keys["schedule.decay_steps"] = keys["schedule.decay_steps"] or keys["train.steps"]
         key = str([(name, value) for name, value in keys.items() if READ.match(name)])
         if key not in made:
-            made[key] = make(config, *([devices] if devices else []), **options)
+            made[key] = make(config, *([devices, *rest] if devices else []), **options)
         made.move_to_end(key)
         while len(made) > kept:
             made.popitem(last=False)

@@ -28,6 +28,7 @@ COMMAND_LINES = [
     (["train", "--config="], "--config"),
     (["train", f"--workdir={__file__}"], "--workdir"),
     (["train", "--workdir=NEW"], "--workdir"),
+    (["train", TINY, "--workdir=runs/a[b]"], "--workdir"),
     (["evaluate"], "--workdir"),
     (["evaluate", "--workdir=RUN", "--format=xml"], "--format"),
     (["evaluate", "--workdir=RUN", "--gzip=yes"], "--gzip"),

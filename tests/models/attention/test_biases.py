@@ -10,7 +10,6 @@ from models.attention.biases import ByBucket, Stored, Sum, bias_tile, bucket, fu
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.attention.relative import ByDistance
-from models.errors import ModelError
 from tests.models.attention.conftest import MASKS, T, arrays
 
 N = 4
@@ -150,9 +149,3 @@ def test_long_rows_take_the_blocks():
     assert select_backends(query, query, query, Mask(), bias=by_bucket(True), platform="cpu") == ("chunked",)
     stored = jax.ShapeDtypeStruct((1, 1, 4096, 4096), jnp.float32)
     assert select_backends(query, query, query, Mask(), bias=stored, platform="cpu") == ("xla",)
-
-
-def test_a_table_of_other_heads():
-    query, key, value, _ = arrays()
-    with pytest.raises(ModelError, match=r"must be \[1, 4, buckets\]"):
-        attend(query, key, value, Mask(), bias=ByBucket(jnp.zeros((1, 3, 32)), True, 128))

@@ -99,5 +99,5 @@ def test_bleu_is_of_the_whole_corpus(monkeypatch):
     assert bleu(text) == pytest.approx(100 * (5 / 6 * 3 / 4 * 2 / 2 * 1 / 1) ** 0.25)
 
     monkeypatch.setitem(__import__("sys").modules, "sacrebleu", None)
-    with pytest.raises(UserError, match=r"needs the package sacrebleu; .*pip install -e '\.\[bleu\]'"):
+    with pytest.raises(UserError, match="sacrebleu"):
         decoded.sacrebleu()

@@ -203,5 +203,5 @@ def test_bleu_is_of_the_text_itself_where_the_tokenizer_rewrites_it(tmp_path, pa
     (tmp_path / "val.jsonl").unlink()
     assert tasks(run, "validation", decode=6)  # a run goes on
     run = build_run(config, str(tmp_path / "run"), print)
-    with pytest.raises(UserError, match=r"compares with the text itself, .* matches no file; .*, or decode 0 examples"):
+    with pytest.raises(UserError, match="matches no file"):
         tasks(run, "validation", decode=6)
