@@ -123,7 +123,7 @@ def test_signal_during_evaluation(stop_at, tmp_path, text, turn, step, scored):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("step", "before"), [(8, 7), (STEPS, 27)])
+@pytest.mark.parametrize(("step", "before"), [(8, 7), (STEPS, 26)])
 def test_interrupted_evaluation_is_repeated(signals, tmp_path, text, stop_at, monkeypatch, step, before):
     undisturbed, workdir = tmp_path / "undisturbed", tmp_path / "run"
     assert main(command(undisturbed, text)[3:]) == 0
