@@ -117,7 +117,7 @@ def test_evaluation_has_its_own_dtype():
     nll = {}
     for trained, evaluated in (("bfloat16", {}), ("bfloat16", {"dtype": "float32"}), ("float32", {})):
         spec, params = made("recurrent", evaluated, dtype=trained)
-        carried = nn.unbox(spec.eval_model.start(B))
+        carried = nn.unbox(spec.eval_model.init_memory(B))
         sums, _ = jax.jit(evaluate_step, static_argnums=0)(spec, params, batch(), carried)
         nll[trained, bool(evaluated)] = float(sums["sums"]["loss"])
     assert nll["bfloat16", True] == nll["float32", False] != nll["bfloat16", False]
