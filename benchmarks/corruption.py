@@ -191,7 +191,7 @@ def compare_permutation(tokenizer, rows: list[dict], rounds: int, collator) -> l
     types, functional = np.zeros(ids.shape, np.int32), np.zeros(ids.shape, bool)
     types[:, 384:], functional[:, [383, -2, -1]] = 1, True
     backward = np.arange(len(ids)) % 2 == 1
-    raw = RawSegments(ids, types, functional, backward, np.zeros(len(ids), bool))
+    raw = RawSegments(ids, types, functional, backward)
     peers = {}
     for tensors in ("np", "pt"):
         collate = collator(return_tensors=tensors)

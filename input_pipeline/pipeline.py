@@ -263,7 +263,7 @@ class Corpus:
             if any(part.source.code for part in parts):
                 whole = sum((count_targets(part.stream, self.tokenizer) for part in parts), NOTHING)
             how = {"layout": layout, "length": length, "overlap": length - stride}
-            batches = EvalRows(context, self._builder.evaluation(split, stream, parts, **how))
+            batches = EvalRows(context, self._builder.evaluation(stream, parts, **how))
             if layout == "document":
                 whole = whole._replace(tokens=whole.tokens - whole.documents)  # end tokens are read, not predicted
         if not len(batches):

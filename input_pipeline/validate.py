@@ -15,7 +15,6 @@ from input_pipeline.batching.mixture import mixing_weights
 from input_pipeline.corruption.base import Objective
 from input_pipeline.errors import DataError
 from input_pipeline.io import Folders, open_path
-from input_pipeline.packing.languages import source_languages
 from input_pipeline.sources import images, parser
 from input_pipeline.sources.base import Source
 from input_pipeline.splits import SPLITS, check_overlap, holdout_share
@@ -137,14 +136,14 @@ def check_sources(found: Sequence[Source], data: Mapping, objective: Mapping, ta
             raise DataError(f"{spec}: language={source.language} needs objective.languages. Set it or remove it.")
         if has_languages and bool(source.language) == (len(fields) == 2):
             raise DataError(f"{spec}: needs a language, or two fields named by theirs. Add ?language={names[0]}.")
-        unknown = [name for name in source_languages(source) if has_languages and name not in names]
+        unknown = [name for name in source.languages if has_languages and name not in names]
         if unknown:
             raise DataError(f"{spec}: language {unknown[0]} is not in data.languages={names}. Add it.")
 
 
 def _check_language_names(train: Sequence[Source], names: Sequence[str]) -> None:
     # A language without text would be an embedding that is never trained.
-    spoken = {name for source in train for name in source_languages(source)}
+    spoken = {name for source in train for name in source.languages}
     if missing := [name for name in names if name not in spoken]:
         raise DataError(f"data.languages={tuple(names)}: no source of data.train has {missing[0]}. Remove it.")
     if len(set(names)) < len(names):

@@ -13,6 +13,7 @@ from input_pipeline.corruption.permutation import PermutationLM
 from input_pipeline.corruption.replaced import ReplacedTokens
 from input_pipeline.corruption.seq2seq import Translation
 from input_pipeline.corruption.spans import SpanCorruption
+from input_pipeline.errors import DataError
 from input_pipeline.packing import electra_segments, full_sentences
 from input_pipeline.tokenizers.base import Tokenizer
 
@@ -30,7 +31,16 @@ def build(section: Mapping, tokenizer: Tokenizer | None = None) -> Objective:
 
     Errors: DataError for contradictory settings, or a tokenizer that lacks what the objective needs.
     """
-    return OBJECTIVES[section["kind"]](section, tokenizer)
+    kind = OBJECTIVES[section["kind"]]
+    for name, choices in kind.choices.items():
+        if section[name] not in choices:
+            raise DataError(f"objective.{name}={section[name]}: unknown. Choose one of: {', '.join(choices)}.")
+    objective = kind(section, tokenizer)
+    if objective.needs_words and tokenizer and tokenizer.continues is None:
+        raise DataError(
+            f"objective.{objective.needs_words}: this tokenizer does not mark words. Use sentencepiece or wordpiece."
+        )
+    return objective
 
 
 def special(section: Mapping, layout: str) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
 """Interface of the corruption half of an objective."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from input_pipeline.batch_spec import Feature
+from input_pipeline.batch_spec import INTEGER, REAL, Feature
 from input_pipeline.errors import DataError
 from input_pipeline.packing.concat import Raw
 
@@ -28,10 +28,12 @@ class Objective:
 
     layouts: values of `data.layout` that the objective supports
     special: names of the special ids that it writes
+    choices: values of its settings that are names
     drops_end_tokens: windows are cut from text without end tokens
     uses_text_pairs: documents of two fields are (source, target) pairs
     two_segments: rows of layout stream end with two segments (XLNet)
     min_raw_length: fewest ids of text in a row
+    needs_words: the setting, if any, for which the tokenizer must mark where words begin
     needs_token_counts: `set_token_counts` must be called before `fill`
     language_codes: ids' names that end a source and begin a target (mBART)
     """
@@ -39,10 +41,12 @@ class Objective:
     kind: str
     layouts: tuple[str, ...]
     special: tuple[str, ...] = ()
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     drops_end_tokens = False
     uses_text_pairs = False
     two_segments = False
     min_raw_length = 1
+    needs_words = ""
     needs_token_counts = False
     language_codes: tuple[str, ...] = ()
 
@@ -58,7 +62,6 @@ class Objective:
 
     def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
         """Features of a batch of `batch_size` rows of `length` tokens, by name."""
-        raise NotImplementedError
 
     def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw, keys: np.ndarray) -> None:
         """Writes raw rows into rows `slots` (int64 [n]) of a batch.
@@ -66,14 +69,23 @@ class Objective:
         keys: int64 [n], the only source of randomness. In training a key hashes the seed and the example's number, in
         evaluation the row alone.
         """
-        raise NotImplementedError
 
     def prompts(self, texts: Sequence[str]) -> Prompts:
         """Start of decoding for `texts`. Errors: DataError if the objective trains no generation."""
         raise DataError(f"objective.kind={self.kind}: the model does not generate text. Train with causal or spans.")
 
 
-def check_choice(section: Mapping, name: str, choices: Sequence[str]) -> None:
-    """Raises DataError if `objective.NAME` is none of `choices`."""
-    if section[name] not in choices:
-        raise DataError(f"objective.{name}={section[name]}: unknown. Choose one of: {', '.join(choices)}.")
+def slot_features(batch_size: int, number: int) -> dict[str, Feature]:
+    """Features of `number` predicted places per row: `slots`, the places, their `targets` and `weights`."""
+    slot = Feature((batch_size, number), INTEGER, ("batch", None))
+    return {"slots": slot, "targets": slot, "weights": slot._replace(dtype=REAL)}
+
+
+def fill_slots(batch: Mapping, slots: np.ndarray, chosen: np.ndarray, ids: np.ndarray, scored: np.ndarray) -> None:
+    """Writes `slots`, `targets` and `weights` of the `chosen` places (bool [n, R]) into rows `slots` of a batch."""
+    # Boolean indexing reads row by row, so the k-th chosen place of a row lands in its k-th slot.
+    used = np.arange(batch["slots"].shape[1]) < chosen.sum(1)[:, None]
+    for name, values in (("slots", np.nonzero(chosen)[1]), ("targets", ids[chosen]), ("weights", scored[chosen])):
+        listed = np.zeros(used.shape, batch[name].dtype)
+        listed[used] = values
+        batch[name][slots] = listed

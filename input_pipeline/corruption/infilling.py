@@ -9,20 +9,19 @@ Noise functions take rows of texts of different lengths, flush left: ids int32 [
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from input_pipeline.corruption.base import Prompts, check_choice
+from input_pipeline.corruption.base import Prompts
 from input_pipeline.corruption.rng import sort_keys, subset, uniform
-from input_pipeline.corruption.seq2seq import DECODER, ENCODER, Seq2Seq, Side
+from input_pipeline.corruption.seq2seq import DECODER, ENCODER, Seq2Seq
 from input_pipeline.errors import DataError
 from input_pipeline.packing.concat import Raw
 from input_pipeline.tokenizers.base import Tokenizer
 
 # Purposes of draws.
 ORDER, CHOSEN, LENGTHS, STARTS, REPLACED, REPLACEMENT, INSERTED, TURNED, TURN, MOVED = range(16, 26)
-NOISE = ("infilling", "masking", "deletion")
 
 
 class Infilling(Seq2Seq):
@@ -33,20 +32,16 @@ class Infilling(Seq2Seq):
     drops_end_tokens = True
     uses_text_pairs = False
     special = ("end", "mask", "classifier")
+    choices: ClassVar = {"noise": ("infilling", "masking", "deletion")}
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         self.section, self.language_codes = section, tuple(section["languages"])
         if self.language_codes:
             self.special = ("end", "mask", *self.language_codes)
         super().__init__(section, tokenizer)
-        check_choice(section, "noise", NOISE)
+        self.needs_words = "noise=infilling" if section["noise"] == "infilling" else ""
         if not tokenizer:
             return
-        if section["noise"] == "infilling" and tokenizer.continues is None:
-            raise DataError(
-                "objective.noise=infilling: this tokenizer does not mark words. Set masking or deletion, or use "
-                "sentencepiece."
-            )
         self.mask_id = tokenizer.special["mask"]
         self.gaps = {"<mask>": self.mask_id}
         self.front = [] if self.language_codes else [tokenizer.special["classifier"]]
@@ -63,17 +58,7 @@ class Infilling(Seq2Seq):
     def raw_length(self, length: int) -> int:
         return length - 2  # without classifier and end token, or end token and language code
 
-    def check_length(self, length: int) -> None:
-        share, mean = self.section["share"], self.section["mean_span"]
-        noise = math.ceil(share * self.raw_length(length))  # words, if each is one token
-        if self.section["noise"] == "infilling" and share and mean > noise:
-            raise DataError(
-                f"objective.mean_span={mean}: longer than the {noise} noise words of a row of {length}. "
-                f"Lower it to {noise} or raise objective.share."
-            )
-
     def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw, keys: np.ndarray) -> None:
-        """Also of `RawLanguages`, with language codes."""
         inside = raw.segments > 0
         has_text = inside.any(1)
         noised, left = self.corrupt(keys, raw.ids, inside)
@@ -81,8 +66,8 @@ class Infilling(Seq2Seq):
         # A row has one language; its padding has language 0, so the maximum is the row's.
         codes = self.code_ids[raw.languages.max(1)][:, None] if self.language_codes else end[:, :0]
         back = np.concatenate([end, codes], axis=1)
-        self._write(batch, slots, ENCODER, noised, left, has_text=has_text, back=back)
-        used = self._write(batch, slots, DECODER, raw.ids, inside, has_text=has_text, back=end)
+        self._frame(batch, slots, ENCODER, noised, left, has_text=has_text, back=back)
+        used = self._frame(batch, slots, DECODER, raw.ids, inside, has_text=has_text, back=end)
         # Tokens are scored as the raw row says; classifier and end token in every row that scores anything.
         weights, first = np.tile(raw.scored.any(1)[:, None], used.shape[1]), len(self.front)
         weights[:, first : first + inside.shape[1]] &= raw.scored | ~inside
@@ -105,7 +90,7 @@ class Infilling(Seq2Seq):
             text = rotate(keys, text, section["rotation"])
         return write_masks(keys, text, self.mask_id, self.tokenizer.vocab_size, section["random"]), text.inside
 
-    def _write(self, batch, slots, side: Side, ids, inside, *, has_text: np.ndarray, back: np.ndarray) -> np.ndarray:
+    def _frame(self, batch, slots, side, ids, inside, *, has_text: np.ndarray, back: np.ndarray) -> np.ndarray:
         """Writes texts between `front` and `back` (int32 [n, k]); returns the used places, bool [n, T].
 
         has_text: bool [n], rows to frame, even if noise has deleted all of their text.
@@ -116,10 +101,8 @@ class Infilling(Seq2Seq):
         framed[:, first : first + ids.shape[1]] = ids * inside
         framed[:, :first] = self.front
         np.put_along_axis(framed, size[:, None] + np.arange(back.shape[1]), back, axis=1)
-        place = np.arange(framed.shape[1], dtype=np.int32)
-        used = (place < size[:, None] + back.shape[1]) & has_text[:, None]
-        batch[side.tokens][slots], batch[side.segments][slots] = framed * used, used
-        batch[side.positions][slots] = place * used
+        used = (np.arange(framed.shape[1]) < size[:, None] + back.shape[1]) & has_text[:, None]
+        self.write(batch, slots, side, framed, used)
         return used
 
     def frame(self, ids: np.ndarray) -> np.ndarray:

@@ -4,22 +4,20 @@ Rows of sentence pairs also carry the label of next-sentence prediction (BERT) o
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
 from input_pipeline.batch_spec import REAL, Feature, by_row, by_token
 from input_pipeline.corruption import rng
-from input_pipeline.corruption.base import Objective, check_choice
+from input_pipeline.corruption.base import Objective, fill_slots, slot_features
 from input_pipeline.errors import DataError
 from input_pipeline.packing.concat import Raw
-from input_pipeline.packing.nsp_pairs import FRAME, LEAST, RawPairs
+from input_pipeline.packing.nsp_pairs import LEAST
 from input_pipeline.tokenizers.base import Tokenizer
 
 PLACES, FATE, REPLACEMENT, NUMBER, NGRAM = range(5)  # purposes of draws
 FRAMING = ("classifier", "separator", "end", "pad")  # special ids that candidates of kind "text" exclude
-ROUNDING = ("nearest", "random", "coins")
-CANDIDATES = ("text", "any", "after_first")
-REPLACEMENTS = ("any", "text")
 
 
 class MaskedLM(Objective):
@@ -32,6 +30,11 @@ class MaskedLM(Objective):
     kind = "masked"
     # With and without next_sentence; an instance supports one of the two groups.
     layouts = ("pairs", "concat", "packed", "sentences")
+    choices: ClassVar = {
+        "rounding": ("nearest", "random", "coins"),
+        "candidates": ("text", "any", "after_first"),
+        "replacements": ("any", "text"),
+    }
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         self.section = section
@@ -42,13 +45,22 @@ class MaskedLM(Objective):
         self.layouts = ("pairs",) if self.has_pairs else ("concat", "packed", "sentences")
         self.min_raw_length = LEAST if self.has_pairs else 1
         self.needs_token_counts = section["smoothing"] > 0
-        self._check_section(section)
+        self.needs_words = "whole_words=True" if section["whole_words"] else ""
+        by_token = not section["whole_words"] and section["rounding"] != "coins"
+        for name, fits, remedy in (
+            ("ngrams", section["whole_words"] or section["ngrams"] == 1, "needs objective.whole_words=True"),
+            ("swapped_pairs", self.has_pairs or not self.swapped_pairs, "needs objective.next_sentence=True"),
+            ("languages", not (self.has_pairs and section["languages"]), "needs objective.next_sentence=False"),
+            (
+                "smoothing",
+                by_token or not section["smoothing"],
+                "needs whole_words=False, rounding=nearest or random",
+            ),
+        ):
+            if not fits:
+                raise DataError(f"objective.{name}={section[name]} {remedy}. Change one of them.")
         if not tokenizer:
             return
-        if section["whole_words"] and tokenizer.continues is None:
-            raise DataError(
-                "objective.whole_words=True: this tokenizer does not mark words. Set it to False or use wordpiece."
-            )
         self.mask_id, self.vocab_size = tokenizer.special["mask"], tokenizer.vocab_size
         self.continues = tokenizer.continues
         self.framing = np.zeros(tokenizer.vocab_size, bool)
@@ -56,33 +68,6 @@ class MaskedLM(Objective):
         self.is_text = np.ones(tokenizer.vocab_size, bool)
         self.is_text[[*tokenizer.special.values(), *tokenizer.sentinels]] = False
         self.text_ids = np.flatnonzero(self.is_text)
-
-    @staticmethod
-    def _check_section(section: Mapping) -> None:
-        check_choice(section, "rounding", ROUNDING)
-        check_choice(section, "candidates", CANDIDATES)
-        check_choice(section, "replacements", REPLACEMENTS)
-        if section["ngrams"] > 1 and not section["whole_words"]:
-            raise DataError(
-                f"objective.ngrams={section['ngrams']}: n-grams are of whole words. Set objective.whole_words=True."
-            )
-        if section["swapped_pairs"] and not section["next_sentence"]:
-            raise DataError("objective.swapped_pairs=True: rows have no pairs. Set objective.next_sentence=True.")
-        if section["languages"] and section["next_sentence"]:
-            raise DataError("objective.languages=True: rows must not be pairs. Set objective.next_sentence=False.")
-        if section["smoothing"] and (section["whole_words"] or section["rounding"] == "coins"):
-            raise DataError(
-                f"objective.smoothing={section['smoothing']}: it weighs single tokens. Set objective.whole_words=False "
-                "and objective.rounding=nearest or random."
-            )
-
-    def check_length(self, length: int) -> None:
-        room = length - FRAME if self.has_pairs else length
-        if self.section["ngrams"] > room:
-            raise DataError(
-                f"objective.ngrams={self.section['ngrams']}: a row of {length} tokens has room for {room} words. "
-                f"Lower it to {room}."
-            )
 
     def set_token_counts(self, counts: np.ndarray) -> None:
         """Takes the count of each id in the training text, int64 [V] (Sanh et al. 2019, the released code).
@@ -93,8 +78,7 @@ class MaskedLM(Objective):
 
     def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
         features = dict.fromkeys(("tokens", "segments", "positions"), by_token(batch_size, length))
-        slot = Feature((batch_size, min(self.max_predictions, length)), np.dtype(np.int32), ("batch", None))
-        features |= {"slots": slot, "targets": slot, "weights": slot._replace(dtype=REAL)}
+        features |= slot_features(batch_size, min(self.max_predictions, length))
         if self.section["languages"]:
             features["languages"] = by_token(batch_size, length)
         if self.has_pairs:
@@ -102,7 +86,7 @@ class MaskedLM(Objective):
             features |= {"next": by_row(batch_size), "next_weights": by_row(batch_size, REAL)}
         return features
 
-    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw | RawPairs, keys: np.ndarray) -> None:
+    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw, keys: np.ndarray) -> None:
         if self.section["masks"]:
             # Static masking: the key is one of `masks` that belong to the row's content, in every epoch.
             keys = rng.content_keys(keys, raw.ids, self.section["masks"])
@@ -116,7 +100,7 @@ class MaskedLM(Objective):
             batch["types"][slots], batch["next"][slots] = raw.types, raw.is_random
             batch["next_weights"][slots] = raw.scored.any(1)
 
-    def choose(self, keys: np.ndarray, raw: Raw | RawPairs) -> np.ndarray:
+    def choose(self, keys: np.ndarray, raw: Raw) -> np.ndarray:
         """Places of the predicted tokens, bool [n, R]."""
         inside, section = raw.segments > 0, self.section
         share, most = section["share"], self.max_predictions
@@ -137,9 +121,7 @@ class MaskedLM(Objective):
         if not section["whole_words"]:
             return rng.subset(keys, PLACES, candidates, sizes)
         words = number_words(candidates, ~self.continues[raw.ids] | (raw.positions == 0))
-        if section["ngrams"] > 1:
-            return choose_ngrams(keys, words, sizes, section["ngrams"])
-        return choose_words(keys, words, sizes)
+        return choose_ngrams(keys, words, sizes, section["ngrams"])
 
     def hide(self, keys: np.ndarray, ids: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """`ids` [n, R] with the `chosen` ones replaced, each on its own: by the mask, a random id, or itself."""
@@ -152,16 +134,6 @@ class MaskedLM(Objective):
         masked, replaced = self.section["masked"], self.section["masked"] + self.section["random"]
         hidden = np.where(fate < masked, self.mask_id, np.where(fate < replaced, random, ids))
         return np.where(chosen, hidden, ids)
-
-
-def fill_slots(batch: Mapping, slots: np.ndarray, chosen: np.ndarray, ids: np.ndarray, scored: np.ndarray) -> None:
-    """Writes `slots`, `targets` and `weights` of the `chosen` places (bool [n, R]) into rows `slots` of a batch."""
-    # Boolean indexing reads row by row, so the k-th chosen place of a row lands in its k-th slot.
-    used = np.arange(batch["slots"].shape[1]) < chosen.sum(1)[:, None]
-    for name, values in (("slots", np.nonzero(chosen)[1]), ("targets", ids[chosen]), ("weights", scored[chosen])):
-        listed = np.zeros(used.shape, batch[name].dtype)
-        listed[used] = values
-        batch[name][slots] = listed
 
 
 def count_nearest(lengths: np.ndarray, share: float, most: int) -> np.ndarray:
@@ -207,42 +179,26 @@ def number_words(candidates: np.ndarray, begins: np.ndarray) -> np.ndarray:
     return np.where(candidates, np.cumsum(candidates & (begins | first), axis=1) - 1, -1)
 
 
-def choose_words(keys: np.ndarray, words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Words in random order, each chosen if it fits into what is left of `sizes` tokens: bool [n, R] of tokens.
-
-    words: int64 [n, R], the word of each token, -1 for none. This is whole-word masking of BERT's released code.
-    """
-    rows, lengths = np.arange(len(keys)), _count_tokens(words)
-    order = np.argsort(rng.sort_keys(keys, PLACES, lengths > 0), axis=1)
-    chosen = np.zeros((len(keys), lengths.shape[1] + 1), bool)  # the last column is word -1
-    left = sizes.copy()
-    # All rows advance together, one word each: as many steps as words in the longest row, not as tokens in a batch.
-    for word in order.T:
-        if not left.any():
-            break
-        size = lengths[rows, word]
-        fits = (size > 0) & (size <= left)
-        chosen[rows, word] = fits
-        left -= size * fits
-    return chosen[rows[:, None], words]
-
-
 def choose_ngrams(keys: np.ndarray, words: np.ndarray, sizes: np.ndarray, longest: int) -> np.ndarray:
     """N-grams of words from random words on, each chosen if it fits: bool [n, R] (Lan et al. 2019, section 4.1).
 
-    n has probability proportional to 1/n, up to `longest`. An n-gram that does not fit into what is left of `sizes`
-    tokens loses words until it does; one that overlaps a chosen word is skipped (the released code).
+    words: int64 [n, R], the word of each token, -1 for none. n has probability proportional to 1/n, up to `longest`.
+    An n-gram that does not fit into what is left of `sizes` tokens loses words until it does; one that overlaps a
+    chosen word is skipped (the released code). With `longest` 1 this is whole-word masking of BERT's released code.
     """
-    rows, lengths = np.arange(len(keys)), _count_tokens(words)
-    most = lengths.shape[1]
+    rows, most = np.arange(len(keys)), words.max(initial=-1) + 1
+    lengths = np.zeros((len(keys), most + 1), np.int64)  # tokens of each word
+    np.add.at(lengths, (rows[:, None], words), 1)  # index -1 collects tokens of no word
+    lengths = lengths[:, :most]
     order = np.argsort(rng.sort_keys(keys, PLACES, lengths > 0), axis=1)
     cumulative = np.cumsum(1 / np.arange(1, longest + 1))
     drawn = 1 + np.searchsorted(cumulative / cumulative[-1], rng.uniform(keys, NGRAM, most), "right")  # n at each word
     # before[r, w]: tokens of row r before word w. Words beyond the last one have no tokens, so that n-grams at the end
     # of the text may index past it.
     before = np.pad(np.pad(np.cumsum(lengths, axis=1), ((0, 0), (1, 0))), ((0, 0), (0, longest)), mode="edge")
-    chosen = np.zeros((len(keys), most + longest + 1), bool)
+    chosen = np.zeros((len(keys), most + longest + 1), bool)  # the last column is word -1
     left = sizes.copy()
+    # All rows advance together, one word each: as many steps as words in the longest row, not as tokens in a batch.
     for word in order.T:
         if not left.any():
             break
@@ -260,11 +216,3 @@ def choose_ngrams(keys: np.ndarray, words: np.ndarray, sizes: np.ndarray, longes
         left -= (before[rows, word + number] - begin) * free
     chosen[:, -1] = False
     return chosen[rows[:, None], words]
-
-
-def _count_tokens(words: np.ndarray) -> np.ndarray:
-    """Tokens of each word: int64 [n, words of the longest row]."""
-    most = words.max(initial=-1) + 1
-    lengths = np.zeros((len(words), most + 1), np.int64)
-    np.add.at(lengths, (np.arange(len(words))[:, None], words), 1)  # index -1 collects tokens of no word
-    return lengths[:, :most]

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from input_pipeline.batch_spec import REAL, TRUTH, Feature, by_row, by_token
-from input_pipeline.corruption.base import Objective
-from input_pipeline.corruption.mlm import fill_slots
+from input_pipeline.batch_spec import TRUTH, Feature, by_row, by_token
+from input_pipeline.corruption.base import Objective, fill_slots, slot_features
 from input_pipeline.corruption.rng import sort_keys, uniform
 from input_pipeline.errors import DataError
 from input_pipeline.packing.xlnet_segments import FRAME, RawSegments
@@ -25,21 +24,13 @@ class PermutationLM(Objective):
     layouts = ("stream",)
     two_segments = True
     special = ("separator", "classifier")
+    needs_words = "kind=permutation"
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         self.reuse, self.block, self.predictions = section["reuse"], section["perm_size"], section["predictions"]
         self.longest, self.stretch, self.both_ways = section["longest"], section["stretch"], section["both_ways"]
         self.min_raw_length = self.reuse + 2  # a token of each segment
-        # A block larger than `reuse` would let remembered states see tokens that come after them.
-        if self.reuse % self.block:
-            raise DataError(
-                f"objective.perm_size={self.block}: must divide objective.reuse={self.reuse}. Choose a divisor."
-            )
         if tokenizer:
-            if tokenizer.continues is None:
-                raise DataError(
-                    "objective.kind=permutation: this tokenizer does not mark words. Use sentencepiece or wordpiece."
-                )
             self.continues = tokenizer.continues
             self.framing = tuple(tokenizer.special[name] for name in self.special)
 
@@ -47,48 +38,37 @@ class PermutationLM(Objective):
         return length - FRAME
 
     def check_length(self, length: int) -> None:
-        rest = length - self.reuse
-        if rest <= 0 or rest % self.block:
-            raise DataError(
-                f"objective.perm_size={self.block}: must divide the {rest} tokens of a row of {length} behind "
-                f"objective.reuse={self.reuse}. Change data.length."
-            )
-        # One place of each half stays unpredicted; the first half has the odd prediction.
-        most = min(2 * self.reuse - 2, 2 * rest - 1)
-        if self.predictions > most:
-            raise DataError(
-                f"objective.predictions={self.predictions}: a row of {length} with objective.reuse={self.reuse} has "
-                f"room for {most}. Lower it."
-            )
-        # An n-gram is followed by at least one place of its half.
-        longest = max(1, min(self.reuse, rest) - 1)
-        if self.longest > longest:
-            raise DataError(
-                f"objective.longest={self.longest}: too long for half of a row of {length}. Lower it to {longest}."
-            )
+        reuse, rest = self.reuse, length - self.reuse
+        for name, value, fits in (
+            # A block larger than `reuse` would let remembered states see tokens that come after them.
+            ("perm_size", self.block, rest > 0 and not reuse % self.block and not rest % self.block),
+            # One place of each half stays unpredicted; the first half has the odd prediction.
+            ("predictions", self.predictions, self.predictions <= min(2 * reuse - 2, 2 * rest - 1)),
+            # An n-gram is followed by at least one place of its half.
+            ("longest", self.longest, self.longest < max(2, min(reuse, rest))),
+        ):
+            if not fits:
+                raise DataError(
+                    f"objective.{name}={value}: does not fit the {reuse} (objective.reuse) and {rest} tokens of the "
+                    f"halves of a row of {length}. Lower it, or choose a divisor of both."
+                )
 
-    def _goals(self) -> tuple[int, int]:
-        """Predicted places of each half."""
-        return self.predictions - self.predictions // 2, self.predictions // 2
-
-    def _halves(self, length: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """(first place, end, first rank) of both halves: no place of the first half sees the second."""
-        return (0, self.reuse, 0), (self.reuse, length, self.reuse + 1)
+    def _halves(self, length: int) -> tuple[tuple[int, int, int, int], ...]:
+        """(first place, end, first rank, predictions) of both halves: no place of the first half sees the second."""
+        second = self.predictions // 2
+        return (0, self.reuse, 0, self.predictions - second), (self.reuse, length, self.reuse + 1, second)
 
     def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
-        self.check_length(length)
         names = ("tokens", "segments", "positions", "types", "ranks")
         features = dict.fromkeys(names, by_token(batch_size, length))
-        slot = Feature((batch_size, self.predictions), np.dtype(np.int32), ("batch", None))
-        features |= {"slots": slot, "targets": slot, "weights": slot._replace(dtype=REAL)}
-        return features | {"backward": by_row(batch_size, TRUTH)}
+        return features | slot_features(batch_size, self.predictions) | {"backward": by_row(batch_size, TRUTH)}
 
     def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: RawSegments, keys: np.ndarray) -> None:
         chosen, ranks = self.choose(keys, raw), np.empty(raw.ids.shape, np.int32)
         free = ~(chosen | raw.functional)
         # A place sees all places of lower rank. Unpredicted ones share the lowest rank of their half, so that all see
         # them; the ranks of the second half lie above those of the first.
-        for half, (begin, end, first) in enumerate(self._halves(raw.ids.shape[1])):
+        for half, (begin, end, first, _) in enumerate(self._halves(raw.ids.shape[1])):
             drawn = first + draw_order(keys, half, end - begin, self.block)
             ranks[:, begin:end] = np.where(free[:, begin:end], first - 1, drawn)
         # Separators and the classifier hide their rank like targets, but nothing is learned from them.
@@ -102,7 +82,7 @@ class PermutationLM(Objective):
         """Places drawn for prediction, functional ones included: bool [n, R]."""
         starts, back = ~self.continues[raw.ids], raw.backward[:, None]
         chosen = []
-        for half, ((begin, end, _), goal) in enumerate(zip(self._halves(starts.shape[1]), self._goals(), strict=True)):
+        for half, (begin, end, _, goal) in enumerate(self._halves(starts.shape[1])):
             here = starts[:, begin:end]
             # N-grams are drawn in the order of the text: rows that read it backwards are turned, and turned back.
             drawn = draw_ngrams(keys, half, np.where(back, here[:, ::-1], here), goal, self.longest, self.stretch)

@@ -4,19 +4,18 @@ The train step samples from the generator, so only it knows which tokens have ch
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
-from input_pipeline.batch_spec import INTEGER, REAL, TRUTH, Feature, by_row, by_token
-from input_pipeline.corruption.base import Objective, check_choice
+from input_pipeline.batch_spec import REAL, TRUTH, Feature, by_row, by_token
+from input_pipeline.corruption.base import Objective, slot_features
 from input_pipeline.corruption.mlm import FRAMING
 from input_pipeline.corruption.rng import numbers, uniform
 from input_pipeline.packing.concat import Raw
-from input_pipeline.packing.nsp_pairs import RawPairs
 from input_pipeline.tokenizers.base import Tokenizer
 
 PLACES, FATE, DRAW = range(3)  # purposes of draws
-SCORED = ("all", "masked")
 
 
 class ReplacedTokens(Objective):
@@ -30,10 +29,10 @@ class ReplacedTokens(Objective):
     kind = "replaced"
     layouts = ("packed", "concat", "halves")
     special = ("mask",)
+    choices: ClassVar = {"scored": ("all", "masked")}
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         self.section = section
-        check_choice(section, "scored", SCORED)
         if tokenizer:
             self.mask_id = tokenizer.special["mask"]
             self.never_drawn = np.zeros(tokenizer.vocab_size, bool)
@@ -42,12 +41,11 @@ class ReplacedTokens(Objective):
     def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
         names = ("tokens", "originals", "types", "segments", "positions")
         features = dict.fromkeys(names, by_token(batch_size, length))
-        slot = Feature((batch_size, max(1, count_slots(length, self.section["share"]))), INTEGER, ("batch", None))
-        features |= {"slots": slot, "targets": slot, "weights": slot._replace(dtype=REAL)}
+        features |= slot_features(batch_size, max(1, count_slots(length, self.section["share"])))
         features |= {"chosen": by_token(batch_size, length, TRUTH), "draw": by_row(batch_size)}
         return features | {"token_weights": by_token(batch_size, length, REAL)}
 
-    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw | RawPairs, keys: np.ndarray) -> None:
+    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw, keys: np.ndarray) -> None:
         places, used = self.draw_places(keys, raw, batch["slots"].shape[1])
         # Each slot has its own fate; a place drawn twice is masked if either slot masks it.
         masked = used & (uniform(keys, FATE, places.shape[1]) < self.section["masked"])
@@ -57,7 +55,7 @@ class ReplacedTokens(Objective):
         chosen[np.nonzero(used)[0], places[used]] = True
         batch["tokens"][slots], batch["originals"][slots] = tokens, raw.ids
         batch["segments"][slots], batch["positions"][slots] = raw.segments, raw.positions
-        batch["types"][slots] = raw.types if isinstance(raw, RawPairs) else 0
+        batch["types"][slots] = 0 if raw.types is None else raw.types
         batch["slots"][slots], batch["targets"][slots] = places, raw.ids[rows, places]
         batch["weights"][slots] = used & raw.scored[rows, places]
         batch["chosen"][slots] = chosen
@@ -67,7 +65,7 @@ class ReplacedTokens(Objective):
         # The top 31 bits: a non-negative int32, as JAX folds it into its key.
         batch["draw"][slots] = (numbers(keys, DRAW, 1)[:, 0] >> np.uint64(33)).astype(np.int32)
 
-    def draw_places(self, keys: np.ndarray, raw: Raw | RawPairs, count: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw_places(self, keys: np.ndarray, raw: Raw, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(places, whether used) of `count` slots a row: int64 and bool [n, count]; unused slots are at place 0.
 
         Places are drawn with replacement from all but framing ids. The number used is a share of the row's tokens,

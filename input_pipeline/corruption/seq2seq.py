@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,17 +11,9 @@ from input_pipeline.errors import DataError
 from input_pipeline.packing.seq2seq import RawTexts
 from input_pipeline.tokenizers.base import Tokenizer
 
-
-class Side(NamedTuple):
-    """Feature names of the encoder's text or of the decoder's."""
-
-    tokens: str
-    segments: str
-    positions: str
-
-
-ENCODER = Side("inputs", "input_segments", "input_positions")
-DECODER = Side("targets", "segments", "positions")
+# Names of ids, segments and positions of the encoder's text and of the decoder's.
+ENCODER = ("inputs", "input_segments", "input_positions")
+DECODER = ("targets", "segments", "positions")
 
 
 class Seq2Seq(Objective):
@@ -57,6 +48,13 @@ class Seq2Seq(Objective):
             batch[name][slots] = values
         batch["weights"][slots] = raw.segments > 0
         self.shift(batch, slots)
+
+    @staticmethod
+    def write(batch: Mapping, slots: np.ndarray, side: Sequence[str], ids: np.ndarray, used: np.ndarray) -> None:
+        """Writes one text per row of ENCODER or DECODER: ids int32 [n, T] at the `used` places, bool [n, T]."""
+        values = ids * used, used, np.arange(used.shape[1], dtype=np.int32) * used
+        for name, rows in zip(side, values, strict=True):
+            batch[name][slots] = rows
 
     def shift(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, start: np.ndarray | None = None) -> None:
         """Writes `tokens`: the targets shifted right by one, each text behind its start id.

@@ -6,10 +6,10 @@ sentinels. Documents of two fields are read as (source, target) pairs instead.
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
-from input_pipeline.corruption.base import check_choice
 from input_pipeline.corruption.rng import subset_places, uniform
 from input_pipeline.corruption.seq2seq import DECODER, ENCODER, Seq2Seq
 from input_pipeline.errors import DataError
@@ -18,7 +18,6 @@ from input_pipeline.packing.seq2seq import RawTexts
 from input_pipeline.tokenizers.base import Tokenizer
 
 SPANS, TEXT, PREFIX = range(3)  # purposes of draws
-NOISE = ("spans", "prefix")
 ROWS = 88  # rows worked on together: temporaries of more rows are given back to the system and fetched again
 
 
@@ -29,12 +28,12 @@ class SpanCorruption(Seq2Seq):
     layouts = ("concat",)
     drops_end_tokens = True
     special = ("pad", "end")
+    choices: ClassVar = {"noise": ("spans", "prefix")}
     start = "pad"
     min_raw_length = 2  # one token is removed, and one stays
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         self.noise, self.density, self.mean_span = section["noise"], section["density"], section["mean_span"]
-        check_choice(section, "noise", NOISE)
         super().__init__(section, tokenizer)
         self.sentinels = None
         if tokenizer and self.noise == "spans":
@@ -56,30 +55,20 @@ class SpanCorruption(Seq2Seq):
         return span_lengths(length, self.density, self.mean_span)
 
     def check_sentinels(self, length: int, sentinels: int) -> None:
-        if self.noise == "prefix":
-            return
         spans = int(count_noise(self._lengths(length)[0], self.density, self.mean_span)[1])
-        if spans > sentinels:
+        if self.noise == "spans" and spans > sentinels:
             raise DataError(
                 f"tokenizer.sentinels={sentinels}: a row of {length} tokens has {spans} spans. Raise it, raise "
                 "objective.mean_span, or lower data.length."
             )
 
-    def check_length(self, length: int) -> None:
-        if self.noise == "spans":
-            noise = int(count_noise(self._lengths(length)[0], self.density, self.mean_span)[0])
-            if self.mean_span > noise:
-                raise DataError(
-                    f"objective.mean_span={self.mean_span}: longer than the {noise} noise tokens of a row of {length}. "
-                    f"Lower it to {noise} or raise objective.density."
-                )
-
     def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw | RawTexts, keys: np.ndarray) -> None:
         if isinstance(raw, RawTexts):
             self.fill_pairs(batch, slots, raw)
             return
-        for part in (slice(begin, begin + ROWS) for begin in range(0, len(keys), ROWS)):
-            self._fill(batch, slots[part], Raw(*(field[part] for field in raw)), keys[part])
+        for begin in range(0, len(keys), ROWS):
+            part = slice(begin, begin + ROWS)
+            self._fill(batch, slots[part], raw.map(lambda field, part=part: field[part]), keys[part])
 
     def _fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw, keys: np.ndarray) -> None:
         inside = raw.segments > 0
@@ -95,9 +84,8 @@ class SpanCorruption(Seq2Seq):
         # The encoder keeps the text and loses the noise, the decoder the other way round.
         for removed, kept, side in ((noise, text.copy(), ENCODER), (text, noise.copy(), DECODER)):
             kept[ends] = True
-            tokens, used, places = self._remove(removed, kept, ids, batch[side.tokens].shape[1])
-            batch[side.tokens][slots], batch[side.segments][slots] = tokens, used
-            batch[side.positions][slots] = np.arange(used.shape[1], dtype=np.int32) * used
+            tokens, used, places = self._remove(removed, kept, ids, batch[side[0]].shape[1])
+            self.write(batch, slots, side, tokens, used)
         # `places` are the decoder's, the last side of the loop; a sentinel has the weight of the token it replaces.
         weights = np.zeros(used.shape, bool)
         weights[used] = scored.ravel()[places]

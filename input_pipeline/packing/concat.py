@@ -4,7 +4,7 @@ Raw rows are what every layout gives, whatever objective is made of them. Readin
 token store, so that rows can be read in any order, by any process.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -24,10 +24,23 @@ class Raw(NamedTuple):
     segments: np.ndarray  # int32 [n, R], document within the row, from 1
     positions: np.ndarray  # int32 [n, R], place in the document (packed, document) or in the row
     scored: np.ndarray  # bool [n, R]: in training all text, in evaluation each token in one row
+    types: np.ndarray | None = None  # int32 [n, R], of sentence pairs: 1 in the second segment and its separator
+    is_random: np.ndarray | None = None  # bool [n], of sentence pairs: the second segment does not follow the first
+    languages: np.ndarray | None = None  # int32 [n, R], with `data.languages`: place of each id's language in it
+
+    @classmethod
+    def one_segment(cls, ids: np.ndarray, inside: np.ndarray, **more: np.ndarray) -> "Raw":
+        """Rows of one segment each from ids int32 [n, R + 1] and used places bool [n, R]."""
+        places = np.arange(inside.shape[1], dtype=np.int32)
+        return cls(ids[:, :-1], ids[:, 1:], inside.astype(np.int32), places * inside, inside, **more)
+
+    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "Raw":
+        """These rows with `function` applied to each array."""
+        return Raw(*(field if field is None else function(field) for field in self))
 
     def where(self, inside: np.ndarray) -> "Raw":
         """These rows with padding outside of `inside`, bool [n, R]."""
-        return Raw(*(field * inside for field in self))
+        return self.map(lambda field: field * inside)
 
 
 class RawRows(Protocol):
@@ -51,8 +64,7 @@ def read_windows(stream: Stream | BareStream, starts: np.ndarray, length: int) -
     ids = np.empty((len(starts), length + 1), np.int32)
     for out, start in zip(ids, starts.tolist(), strict=True):
         stream.copy(start, out)
-    ones = np.ones((len(starts), length), np.int32)
-    return Raw(ids[:, :-1], ids[:, 1:], ones, np.arange(length, dtype=np.int32) * ones, ones.astype(bool))
+    return Raw.one_segment(ids, np.ones((len(starts), length), bool))
 
 
 @dataclass(frozen=True)
@@ -95,17 +107,17 @@ class EvalWindows:
         return raw._replace(scored=raw.scored & fresh)
 
 
-def document_windows(stream: Stream, length: int, name: str) -> Windows:
+def document_windows(stream: Stream, length: int) -> Windows:
     """One row per document: the end token and all ids but the last, each predicting the next id of the document.
 
-    Errors: DataError if a document of the stream `name` does not have exactly `length` ids.
+    Errors: DataError if a document does not have exactly `length` ids.
     """
     sizes = stream.documents() - 1  # without the end token
     wrong = np.flatnonzero(sizes != length)
     if len(wrong):
         raise DataError(
-            f"data.layout=document: document {wrong[0]} of {name} has {sizes[wrong[0]]} tokens, rows have {length}. "
-            "Set the row length, or data.layout=packed."
+            f"data.layout=document: document {wrong[0]} has {sizes[wrong[0]]} tokens, rows have {length}. Set the row "
+            "length, or data.layout=packed."
         )
     # Each document takes length + 1 ids of the stream, one of them its end token in front.
     return Windows(stream, length, length + 1)
@@ -121,6 +133,21 @@ def count_targets(stream: Stream, tokenizer: Tokenizer) -> Counts:
         if lengths is not None:
             counts = counts._replace(bytes=counts.bytes - int(lengths[first[0]]))
     return counts
+
+
+@dataclass(frozen=True)
+class Monolingual:
+    """`rows` of text of one language."""
+
+    rows: RawRows
+    language: int  # place in `data.languages`
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, rows: np.ndarray) -> Raw:
+        raw = self.rows.read(rows)
+        return raw._replace(languages=self.language * (raw.segments > 0).astype(np.int32))
 
 
 @dataclass(frozen=True)
@@ -147,14 +174,6 @@ class Coded:
             positions=np.arange(segments.shape[1], dtype=np.int32) * (segments > 0),
             scored=np.concatenate([np.broadcast_to(inside & self.scored, code.shape), raw.scored], axis=1),
         )
-
-
-def encode_code(code: str, spec: str, tokenizer: Tokenizer, most: int) -> np.ndarray:
-    """Ids of the control code of source `spec`, int32 [C]; empty without one. Errors: DataError beyond `most` ids."""
-    ids = tokenizer.encode(code) if code else np.zeros(0, np.int32)
-    if code and not 0 < len(ids) <= most:
-        raise DataError(f"{spec}: code={code} is {len(ids)} tokens, rows have room for 1 to {most}. Shorten it.")
-    return ids
 
 
 def texts_without_code(texts: Iterable[str], codes: Iterable[str], tokenizer: Tokenizer) -> list[str]:

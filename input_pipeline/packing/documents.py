@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from input_pipeline.packing.concat import Raw
-from input_pipeline.packing.index_cache import IndexCache, pluralize, reduce_by_path
+from input_pipeline.packing.index_cache import IndexCache, reduce_by_path
 from input_pipeline.token_store.stream import Stream
 
 BLOCK = 1 << 16  # pieces packed together: planning stays linear, and a row's pieces are near one another on disk
@@ -28,8 +28,7 @@ class Plan(NamedTuple):
 
 def plan(stream: Stream, length: int, cache: IndexCache) -> Plan:
     """The plan of a stream for rows of `length`."""
-    action = f"packing {pluralize(stream.counts.documents, 'document')} into rows of {length}"
-    name = f"packed-{stream.identity}-{length}"
+    name, action = f"packed-{stream.identity}-{length}", f"packing documents into rows of {length}"
     return cache.load(Plan, name, lambda: pack(stream.each_documents(), length), action)
 
 

@@ -13,19 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.errors import DataError
-from input_pipeline.packing.index_cache import IndexCache, pluralize, reduce_by_path
-from input_pipeline.packing.nsp_pairs import (
-    BLOCK,
-    FRAME,
-    LEAST,
-    SEED,
-    Pairs,
-    RawPairs,
-    frame_pairs,
-    sentence_tables,
-    stream_places,
-)
+from input_pipeline.packing.concat import Raw
+from input_pipeline.packing.index_cache import IndexCache, reduce_by_path
+from input_pipeline.packing.nsp_pairs import BLOCK, FRAME, LEAST, SEED, Pairs, sentence_tables, stream_places
 from input_pipeline.token_store.stream import Stream
 
 SPECIAL = ("classifier", "separator")
@@ -52,17 +42,11 @@ def plan_halves(stream: Stream, length: int, cache: IndexCache) -> Plan:
         for part in split(*sentence_tables(stream), length):
             yield part._replace(starts=to_stream(part.starts))
 
-    action = f"splitting sentences of {pluralize(stream.counts.documents, 'document')} for rows of {length}"
-    return cache.load(Plan, f"halves-{stream.identity}-{length}", build, action)
+    return cache.load(Plan, f"halves-{stream.identity}-{length}", build, f"splitting sentences for rows of {length}")
 
 
 def split(bounds: np.ndarray, documents: np.ndarray, length: int, seed: int = SEED) -> Iterator[Plan]:
-    """The plan for rows of `length`, in parts; `bounds` and `documents` as of `nsp_pairs.make_pairs`.
-
-    Errors: DataError if a row has no room for two segments.
-    """
-    if length < LEAST:
-        raise DataError(f"data.length={length}: layout halves needs at least {LEAST}. Raise it.")
+    """The plan for rows of `length`, in parts; `bounds` and `documents` as of `nsp_pairs.make_pairs`."""
     # One generator for the whole stream, in the order of the text, as in the release.
     draw = random.Random(seed)
     bounds, documents = (memoryview(np.ascontiguousarray(table)) for table in (bounds, documents))
@@ -122,7 +106,7 @@ class Halves(Pairs):
     def __len__(self) -> int:
         return len(self.plan.first) - 1
 
-    def read(self, rows: np.ndarray) -> RawPairs:
+    def read(self, rows: np.ndarray) -> Raw:
         ids, types = np.zeros((2, len(rows), self.length + 1), np.int32)
         inside = np.zeros(ids.shape, bool)
         for out, kinds, used, row in zip(ids, types, inside, rows.tolist(), strict=True):
@@ -137,4 +121,4 @@ class Halves(Pairs):
                 kinds[place : place + size + 1] = second  # a segment's separator has its type
                 place += size
             out[place], used[: place + 1] = self.separator, True
-        return frame_pairs(ids, inside[:, :-1], types[:, :-1], np.zeros(len(rows), bool))
+        return Raw.one_segment(ids, inside[:, :-1], types=types[:, :-1])

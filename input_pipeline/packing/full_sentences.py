@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.errors import DataError
 from input_pipeline.packing.concat import Raw
 from input_pipeline.packing.documents import cut_pieces
-from input_pipeline.packing.index_cache import IndexCache, pluralize, reduce_by_path
+from input_pipeline.packing.index_cache import IndexCache, reduce_by_path
 from input_pipeline.token_store.stream import Stream
 
 BLOCK = 1 << 14  # documents whose sentences are in memory at a time
@@ -26,9 +25,8 @@ class Plan(NamedTuple):
 
 
 def plan(stream: Stream, length: int, cache: IndexCache) -> Plan:
-    """The plan of a stream for rows of `length`. Errors: DataError if rows have no room for text."""
-    action = f"packing sentences of {pluralize(stream.counts.documents, 'document')} into rows of {length}"
-    name = f"sentences-{stream.identity}-{length}"
+    """The plan of a stream for rows of `length`."""
+    name, action = f"sentences-{stream.identity}-{length}", f"packing sentences into rows of {length}"
     return cache.load(Plan, name, lambda: pack(_sentences(stream), length), action)
 
 
@@ -50,8 +48,6 @@ def pack(sentences: Iterator[tuple[np.ndarray, np.ndarray]], length: int) -> Ite
     pieces that fill one row each, but for the last.
     """
     room = length - FRAME
-    if room < 1:
-        raise DataError(f"data.length={length}: layout sentences needs at least {FRAME + 1}. Raise it.")
     yield Plan(np.zeros(0, np.int64), np.zeros(0, np.int32))
     starts = ends = np.zeros(0, np.int64)  # sentences that are in no row yet
     for block in sentences:
@@ -94,8 +90,7 @@ class Sentences:
         for out, start, size in zip(ids, self.plan.starts[rows].tolist(), sizes.tolist(), strict=True):
             self.stream.copy(start, out[1 : 1 + size])
         # End tokens between documents are in the copied stretch already; only their id changes.
-        places = np.arange(self.length, dtype=np.int32)
-        inside = places <= 1 + sizes[:, None]
+        inside = np.arange(self.length) <= 1 + sizes[:, None]
         ids[:, :-1][inside & (ids[:, :-1] == self.end)] = self.separator
         ids[:, 0], ids[np.arange(len(rows)), 1 + sizes] = self.classifier, self.separator
-        return Raw(ids[:, :-1], ids[:, 1:], inside.astype(np.int32), places * inside, inside)
+        return Raw.one_segment(ids, inside)

@@ -30,11 +30,6 @@ MANIFEST = "made.json"
 BLOCK = 1 << 24  # ids counted at a time: 64 MiB
 
 
-def pluralize(number: int, noun: str) -> str:
-    """A number with its noun: "1 document", "1,234 documents"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def reduce_by_path(plan: tuple) -> tuple:
     """`__reduce__` of plans: arrays on disk travel to worker processes as file names, not as bytes."""
     return _open, (type(plan), *(field.filename if isinstance(field, np.memmap) else field for field in plan))
@@ -83,11 +78,7 @@ class IndexCache:
                         self.report(action)
                         # Removed first: if this process is killed, no manifest vouches for half-written arrays.
                         (folder / MANIFEST).unlink(missing_ok=True)
-                        with contextlib.ExitStack() as stack:
-                            files = [stack.enter_context(_create_array(path)) for path in paths]
-                            for part in build():
-                                for file, values in zip(files, part, strict=True):
-                                    file.append(values)
+                        _write_arrays(paths, build())
                         sums = {path.name: [info(path).size, checksum(path)] for path in paths}
                         write_json(folder / MANIFEST, sums)
         return _open(kind, *paths)
@@ -105,33 +96,26 @@ class IndexCache:
         return not verify or all(checksum(local_copy(path)) == crc for path, (_, crc) in sums.items())
 
 
-class _ArrayFile:
-    """A .npy file to which parts of one type are appended."""
-
-    def __init__(self, file: BinaryIO):
-        self._file, self._length, self._dtype = file, 0, None
-
-    def append(self, values: np.ndarray) -> None:
-        if self._dtype is None:
-            self._dtype = values.dtype
-            self.write_header()
-        self._file.write(np.ascontiguousarray(values, self._dtype).data.cast("B") if len(values) else b"")
-        self._length += len(values)
-
-    def write_header(self) -> None:
-        # NumPy pads headers so that any length fits: the final one overwrites that of length 0.
-        self._file.seek(0)
-        header = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._length,)}
-        np.lib.format.write_array_header_1_0(self._file, header)
+def _write_arrays(paths: Sequence[Path], parts: Iterable[Sequence[np.ndarray]]) -> None:
+    """Writes one .npy file per array, part by part; the files appear at the end."""
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(stack.enter_context(replace(path)), "wb")) for path in paths]
+        lengths = np.zeros(len(files), np.int64)
+        for part in parts:
+            for file, array in zip(files, part, strict=True):
+                if not file.tell():
+                    _write_header(file, array, 0)
+                file.write(array.tobytes())
+            lengths += [len(array) for array in part]
+        for file, array, length in zip(files, part, lengths.tolist(), strict=True):
+            # NumPy pads headers so that any length fits: the final one overwrites that of length 0.
+            file.seek(0)
+            _write_header(file, array, length)
 
 
-@contextlib.contextmanager
-def _create_array(path: Path) -> Iterator[_ArrayFile]:
-    """A new array file, which appears at the end."""
-    with replace(path) as partial, open(partial, "wb") as file:
-        array = _ArrayFile(file)
-        yield array
-        array.write_header()
+def _write_header(file: BinaryIO, array: np.ndarray, length: int) -> None:
+    header = np.lib.format.header_data_from_array_1_0(array) | {"shape": (length,)}
+    np.lib.format.write_array_header_1_0(file, header)
 
 
 class TokenCounts(NamedTuple):

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.packing.index_cache import IndexCache, pluralize, reduce_by_path
+from input_pipeline.packing.concat import Raw
+from input_pipeline.packing.index_cache import IndexCache, reduce_by_path
 from input_pipeline.token_store.stream import Stream
 
 SEED = 12345  # of all plans, as in the release; a run's own seed only shuffles the pairs
@@ -21,18 +22,6 @@ TRIES = 10  # at most, to find a document other than the first segment's
 BLOCK = 1 << 14  # documents whose pairs are in memory at a time
 FRAME = 3  # special tokens of a row: classifier, and a separator behind each segment
 LEAST = FRAME + 2  # tokens of a row with one token in each segment
-
-
-class RawPairs(NamedTuple):
-    """n raw rows: classifier, segment A, separator, segment B, separator, padding."""
-
-    ids: np.ndarray  # int32 [n, R]
-    following: np.ndarray  # int32 [n, R], the next id of the row
-    segments: np.ndarray  # int32 [n, R], 1 up to the last separator: A and B see each other
-    positions: np.ndarray  # int32 [n, R], place in the row
-    scored: np.ndarray  # bool [n, R]
-    types: np.ndarray  # int32 [n, R], 1 in B and its separator
-    is_random: np.ndarray  # bool [n]: B does not follow A (it is random, or precedes it)
 
 
 class Plan(NamedTuple):
@@ -49,8 +38,7 @@ class Plan(NamedTuple):
 
 def plan(stream: Stream, length: int, short: float, passes: int, swapped: bool, cache: IndexCache) -> Plan:
     """The plan of a stream for rows of `length`; other arguments as of `make_pairs`."""
-    documents = stream.counts.documents
-    if documents == 1 and not swapped:
+    if stream.counts.documents == 1 and not swapped:
         cache.report("warning: one document only, so random segments come from it too; see ?document=blank_line")
 
     def build() -> Iterator[Plan]:
@@ -59,9 +47,7 @@ def plan(stream: Stream, length: int, short: float, passes: int, swapped: bool, 
             yield part._replace(first=to_stream(part.first), second=to_stream(part.second))
 
     name = f"pairs-{stream.identity}-{length}-{short:g}-{passes}{'-swapped' * swapped}"
-    return cache.load(
-        Plan, name, build, f"pairing sentences of {pluralize(documents, 'document')} for rows of {length}"
-    )
+    return cache.load(Plan, name, build, f"pairing sentences for rows of {length}")
 
 
 def sentence_tables(stream: Stream) -> tuple[np.ndarray, np.ndarray]:
@@ -167,7 +153,7 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.plan.first)
 
-    def read(self, rows: np.ndarray) -> RawPairs:
+    def read(self, rows: np.ndarray) -> Raw:
         ids = np.zeros((len(rows), self.length + 1), np.int32)
         columns = [field[rows].tolist() for field in self.plan[:4]]
         for out, first, size, second, other in zip(ids, *columns, strict=True):
@@ -180,10 +166,4 @@ class Pairs:
         ids[:, 0], ids[rank, middle], ids[rank, last] = self.classifier, self.separator, self.separator
         inside = places <= last[:, None]
         types = ((places > middle[:, None]) & inside).astype(np.int32)
-        return frame_pairs(ids, inside, types, self.plan.is_random[rows])
-
-
-def frame_pairs(ids: np.ndarray, inside: np.ndarray, types: np.ndarray, is_random: np.ndarray) -> RawPairs:
-    """Raw rows from ids int32 [n, R + 1], used places bool [n, R], types int32 [n, R] and is_random bool [n]."""
-    places = np.arange(inside.shape[1], dtype=np.int32)
-    return RawPairs(ids[:, :-1], ids[:, 1:], inside.astype(np.int32), places * inside, inside, types, is_random)
+        return Raw.one_segment(ids, inside, types=types, is_random=self.plan.is_random[rows])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.packing.index_cache import IndexCache, pluralize, reduce_by_path
+from input_pipeline.packing.index_cache import IndexCache, reduce_by_path
 from input_pipeline.token_store.stream import Stream
 
 DRAWS = 3  # random numbers per row: whether B follows A, where A ends, where B is
@@ -24,7 +24,6 @@ class RawSegments(NamedTuple):
     types: np.ndarray  # int32 [n, R]: 0 in the text, A and its SEP, 1 in B and its SEP, 2 at CLS
     functional: np.ndarray  # bool [n, R]: SEP and CLS
     backward: np.ndarray  # bool [n]: the stream is read backwards
-    is_random: np.ndarray  # bool [n]: B does not follow A
 
 
 class Plan(NamedTuple):
@@ -45,8 +44,7 @@ def plan_sentence_ends(stream: Stream, cache: IndexCache) -> Plan:
             ends = [stream.document(number)[0] + stream.sentences(number) for number in block]
             yield Plan(np.concatenate([np.zeros(0, np.int64), *ends]))
 
-    action = f"listing sentence ends of {pluralize(stream.counts.documents, 'document')}"
-    return cache.load(Plan, f"sentences-{stream.identity}", build, action)
+    return cache.load(Plan, f"sentences-{stream.identity}", build, "listing sentence ends")
 
 
 class Segments:
@@ -66,14 +64,13 @@ class Segments:
         rows, total = len(starts), self.stream.tokens
         ids = np.empty((rows, self.length), np.int32)
         types, functional = np.zeros(ids.shape, np.int32), np.zeros(ids.shape, bool)
-        is_random = np.zeros(rows, bool)
         for row, (start, back) in enumerate(zip(starts.tolist(), backward.tolist(), strict=True)):
             a = start + self.reuse
             # A sentence longer than the room has no place to end A: then A is all of it, and B is random.
             cuts, end = self._cuts(a % total, back)
-            is_random[row] = not len(cuts) or follows[row] < 0.5
+            is_random = not len(cuts) or follows[row] < 0.5
             a_length = int(cuts[int(cut[row] * len(cuts))]) if len(cuts) else end
-            if is_random[row]:
+            if is_random:
                 b_length = max(1, self.room - a_length)
                 b, b_length = self._widen(int(elsewhere[row] * max(1, total - b_length)), b_length, back)
             else:
@@ -88,7 +85,7 @@ class Segments:
             types[row, middle + 1 : -1] = 1
             functional[row, [middle, -2]] = True
         ids[:, -1], types[:, -1], functional[:, -1] = self.classifier, 2, True
-        return RawSegments(ids, types, functional, backward, is_random)
+        return RawSegments(ids, types, functional, backward)
 
     def _copy(self, start: int, back: bool, out: np.ndarray) -> None:
         # Place p of the reverse is place N - 1 - p of the stream, so a stretch is read mirrored.

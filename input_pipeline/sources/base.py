@@ -71,6 +71,11 @@ class Source:
     start, end = 0, None  # bytes of each file that are read
     origin = ""  # version of the interpreter, for sources whose files differ with it
 
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Languages of its text: one, or those that name two fields."""
+        return (self.language,) if self.language else self.fields
+
     def files(self) -> list[File]:
         """Every file, in a fixed order. Errors: DataError if there is none."""
         raise NotImplementedError

@@ -8,8 +8,8 @@ import pytest
 
 from input_pipeline.packing import electra_segments
 
-REPLACED = {"kind": "replaced"}
 LENGTH = 24
+NAMES = ("originals", "types", "segments", "token_weights")
 
 
 def tables(documents):
@@ -79,14 +79,20 @@ def corpus(prepare, write):
     lines = ["".join(chr(97 + letter) for letter in part) for part in np.array_split(letters, 500)]
     path = write("a.txt", "\n\n".join("\n".join(lines[n : n + 10]) for n in range(0, 500, 10)))
     return prepare(
-        f"text:{path}?document=blank_line", objective=REPLACED, layout="halves", length=LENGTH, sentences="lines"
+        f"text:{path}?document=blank_line",
+        objective={"kind": "replaced"},
+        layout="halves",
+        length=LENGTH,
+        sentences="lines",
     )
 
 
 def test_halves_frame_segments(corpus):
     special = corpus.tokenizer.special
     first, last = special["classifier"], special["separator"]
-    text = "".join(corpus.tokenizer.decode(row[row < 256]) for row in [stream_of(corpus)])
+    ids = np.empty(corpus.stream("train").tokens, np.int32)
+    corpus.stream("train").copy(0, ids)
+    text = corpus.tokenizer.decode(ids[ids < 256])
     seen = set()
     for batch in corpus.evaluation("train", length=LENGTH, stride=0, batch_size=8).batches():
         for ids, types, segments, weights in zip(*(batch[name] for name in NAMES), strict=True):
@@ -104,19 +110,3 @@ def test_halves_frame_segments(corpus):
                 assert pieces in text or pieces[:4] in text  # a first segment may leave a sentence out
             seen.add(bool(types.any()))
     assert seen == {True, False}
-
-
-NAMES = ("originals", "types", "segments", "token_weights")
-
-
-def stream_of(corpus):
-    (part,) = corpus._splits["train"]
-    ids = np.empty(part.stream.tokens, np.int32)
-    part.stream.copy(0, ids)
-    return ids
-
-
-def test_other_layouts_have_one_type(prepare, words):
-    corpus = prepare(words(20), objective=REPLACED, layout="packed", length=LENGTH)
-    (batch, *_) = corpus.evaluation("train", length=LENGTH, stride=0, batch_size=4).batches()
-    assert batch["types"].shape == (4, LENGTH) and not batch["types"].any()

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from read_batches import restore_masked
 
-from configs import common
-from input_pipeline import pipeline
-from input_pipeline.io import Folders
 from input_pipeline.packing import full_sentences
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,7 +21,7 @@ class Text:
         self.ids = [token for document in self.documents for token in [END, *(t for s in document for t in s)]]
 
     def bounds(self):
-        """What `filled` takes."""
+        """Starts and ends of the sentences."""
         place, starts, ends = 0, [], []
         for document in self.documents:
             place += 1
@@ -77,8 +75,7 @@ def test_sentences_longer_than_a_row():
     assert ids.tolist() == [[2, 10, 3, 0, 0], [2, 11, 12, 13, 3], [2, 14, 15, 16, 3], [2, 17, 18, 19, 3]]
 
 
-@pytest.mark.parametrize("length", [16, 128, 512])
-@pytest.mark.parametrize("block", [None, 1, 7])
+@pytest.mark.parametrize(("length", "block"), [(16, 1), (128, 7), (512, None)])
 def test_sentences_match_paper(length, block):
     """Words of this project's own pages and modules, however much of it is planned at a time."""
     paths = sorted((ROOT / "input_pipeline").rglob("*.py"))[:20] + sorted((ROOT / "docs").glob("*.md"))[:4]
@@ -94,37 +91,21 @@ def test_sentences_match_paper(length, block):
 DOCUMENTS = [["a dog.", "it sleeps."], ["another."], ["the cat sees it.", "so it is."]]
 
 
-def sections(tmp_path, length, **tokenizer):
-    """The sections data, tokenizer and objective of RoBERTa's rows of DOCUMENTS."""
-    text = "\n\n".join("\n".join(document) for document in DOCUMENTS)
-    (tmp_path / "a.txt").write_text(text)
-    config = common.base()
-    config.objective = common.masked()
-    config.objective.update(next_sentence=False, rounding="random", candidates="any", max_predictions=9)
-    config.data.update(train=f"text:{tmp_path}/a.txt?document=blank_line", sentences="lines", layout="sentences")
-    config.data.update(length=length, holdout=0.0)
-    config.tokenizer.update(tokenizer or {"kind": "bytes"})
-    return config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
-
-
-def prepared(tmp_path, *given):
-    folders = Folders(tmp_path / "run" / "tokenizer", tmp_path / "run" / "data")
-    return pipeline.prepare(*given, folders, report=lambda message: None)
-
-
-@pytest.mark.parametrize("length", [14, 24, 60])
-def test_sentences_of_a_corpus(tmp_path, length):
+@pytest.mark.parametrize("length", [14, 60])
+def test_sentences_of_a_corpus(prepare, write, length):
     """With ids of its own for what frames rows and masks; evaluation reads each once, in order."""
-    corpus = prepared(tmp_path, *sections(tmp_path, length))
+    text = "\n\n".join("\n".join(document) for document in DOCUMENTS)
+    source = f"text:{write('a.txt', text)}?document=blank_line"
+    objective = {"kind": "masked", "next_sentence": False, "rounding": "random", "candidates": "any"}
+    corpus = prepare(source, objective=objective, sentences="lines", layout="sentences", length=length)
     special = corpus.tokenizer.special
     assert {"end", "mask", "classifier", "separator"} <= special.keys() and corpus.tokenizer.vocab_size == 260
     found = []
     for batch in corpus.evaluation("train", length=length, stride=0, batch_size=2).batches():
-        rows, places = np.nonzero(batch["weights"] > 0)
-        batch["tokens"][rows, batch["slots"][rows, places]] = batch["targets"][rows, places]
-        found += [ids[there > 0].tolist() for ids, there in zip(batch["tokens"], batch["segments"], strict=True)]
+        rows = zip(restore_masked(batch), batch["segments"], strict=True)
+        found += [ids[there > 0].tolist() for ids, there in rows]
     names = {FIRST: special["classifier"], BETWEEN: special["separator"]}
-    ids = [[list(sentence.encode()) for sentence in document] for document in DOCUMENTS]
-    moved = [[[token + 1000 for token in sentence] for sentence in document] for document in ids]  # apart from names
+    # Bytes are moved apart from the ids that stand for names.
+    moved = [[[token + 1000 for token in sentence.encode()] for sentence in document] for document in DOCUMENTS]
     expected = [[names.get(i, i - 1000) for i in row] for row in published(moved, length)]
     assert [row for row in found if row] == expected

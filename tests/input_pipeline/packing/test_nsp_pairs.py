@@ -96,7 +96,7 @@ def drawn(plan):
 
 
 @pytest.mark.parametrize("swapped", [False, True], ids=["random", "swapped"])
-@pytest.mark.parametrize(("length", "short", "passes"), [(128, 0.1, 2), (16, 0.5, 3), (512, 0.1, 1), (5, 1.0, 1)])
+@pytest.mark.parametrize(("length", "short", "passes"), [(128, 0.1, 2), (16, 0.5, 3), (5, 1.0, 1)])
 def test_make_pairs_matches_release(real, length, short, passes, swapped, monkeypatch):
     monkeypatch.setattr(nsp_pairs, "BLOCK", 10)
     plan = joined(nsp_pairs.make_pairs(*tables(real), length, short, passes, swapped, seed=7))
