@@ -33,8 +33,9 @@ from etils import epath
 SCHEMES = {"gs": "gcsfs", "s3": "s3fs"}  # the package for each; the extras are named as the schemes
 COPIES = "LONGHAUL_COPIES"  # environment variable: folder of local copies of store files
 BLOCK = 1 << 22  # bytes read at a time
+# No room, no permission, or a file in the way.
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS}
-_IN_THE_WAY = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+UNWRITABLE |= {errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 # Seconds. A lock object in a store is rewritten at each BEAT; unchanged for STALE, its holder counts as dead.
 BEAT, POLL, STALE = 5.0, 1.0, 60.0
@@ -64,10 +65,8 @@ def open_path(name: object) -> Path | epath.Path:
     if not is_remote(name):
         return Path(str(name))
     scheme, _, key = str(name).partition("://")
-    if scheme not in SCHEMES:
-        raise DataError(f"{name}: unknown kind of store. Use one of: {', '.join(f'{s}://' for s in SCHEMES)}.")
-    if not key.strip("/"):
-        raise DataError(f"{name} names no bucket. Write {scheme}://BUCKET/FOLDER.")
+    if scheme not in SCHEMES or not key.strip("/"):
+        raise DataError(f"{name}: unknown kind of store or no bucket. Write gs://BUCKET/FOLDER or s3://BUCKET/FOLDER.")
     _configure(scheme)
     return epath.Path(f"{scheme}://{key.strip('/')}")
 
@@ -134,11 +133,8 @@ def glob_store(pattern: str) -> dict[str, FileInfo]:
         except FileNotFoundError:  # gcsfs, for a missing bucket
             return {}
     scheme = pattern.partition("://")[0]
-    return {f"{scheme}://{name}": _store_info(entries[name]) for name in sorted(entries) if _is_file(entries[name])}
-
-
-def _is_file(entry: dict) -> bool:
-    return entry["type"] == "file"
+    files = sorted(name for name, entry in entries.items() if entry["type"] == "file")
+    return {f"{scheme}://{name}": _store_info(entries[name]) for name in files}
 
 
 @contextlib.contextmanager
@@ -167,15 +163,10 @@ def writable(folder: Path | epath.Path, key: str) -> Iterator[None]:
     try:
         make_folder(folder)
         yield
-    except DataError:
-        raise
     except OSError as error:
-        if not is_remote(folder) and error.errno not in UNWRITABLE | _IN_THE_WAY:
-            raise
-        where = Path(error.filename or folder)
-        if not is_remote(folder) and not (where.is_relative_to(folder) or folder.is_relative_to(where)):
-            raise DataError(f"{where} cannot be read: {error.strerror}. Make it readable or leave it out.") from error
-        raise UnwritableError(where, error.strerror or str(error), key) from error
+        if is_remote(folder) or error.errno in UNWRITABLE:
+            raise UnwritableError(f"{key}={folder}: {error}. Make room, or choose another folder.") from error
+        raise
 
 
 @contextlib.contextmanager
@@ -275,17 +266,17 @@ class StoreLock:
     """A lock in an object store: an object created exclusively, which its holder rewrites every `BEAT` seconds."""
 
     def __init__(self, path: epath.Path):
-        self._path, self._token, self._beats = path, secrets.token_hex(8), 0
+        self._path, self._token, self._beats = path, secrets.token_bytes(8).hex().encode(), 0
         self._released = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
     def acquire(self, timeout: float = -1) -> None:
         start = changed = time.monotonic()
-        content = None
+        content = b""
         while not self._create():
             now, before, content = time.monotonic(), content, self._read()
             changed = now if content != before else changed
-            if content is not None and now - changed > STALE:
+            if content and now - changed > STALE:
                 # Two waiters may both delete it: the loser's object is gone at its next beat, which ends that process.
                 self._path.unlink(missing_ok=True)
                 continue
@@ -309,16 +300,16 @@ class StoreLock:
         return True
 
     def _content(self) -> bytes:
-        return f"{self._token} {self._beats}".encode()
+        return b"%s %d" % (self._token, self._beats)
 
-    def _read(self) -> bytes | None:
+    def _read(self) -> bytes:
         try:
             return filesystem(self._path).cat_file(str(self._path))
         except FileNotFoundError:
-            return None
+            return b""
 
     def _is_mine(self) -> bool:
-        return (self._read() or b"").startswith(self._token.encode())
+        return self._read().startswith(self._token)
 
     def _beat(self) -> None:
         last = time.monotonic()

@@ -66,21 +66,9 @@ def prepare(
     opened = tokenizer_store.make_folder(folders.tokenizer, tokenizer, sources, share, report, special, taken, accept)
     validate.check_ends(opened, data, report)
 
-    by_split = {}
-    for name, found in sources.items():
-        holdout = share if name == "train" else 0.0
-        for source in found:
-            folder = validate.store_folder(source, holdout, data, folders.data)
-            store = build.open_or_build(
-                source, opened, folders.tokenizer, folder, holdout, report, read_all, data["sentences"], workers
-            )
-            # One store holds both splits of a source, divided by a hash of each document.
-            by_split.setdefault(name, []).append(Part(source, KEPT, holdout, Stream(store.shards(KEPT))))
-            if holdout:
-                held = Part(source, HELD, holdout, Stream(store.shards(HELD)))
-                by_split.setdefault("validation", []).append(held)
-    splits.check_copies(by_split)
     cache = IndexCache(validate.store_root(data, folders.data), scratch, report, read_all)
+    by_split = _open_splits(sources, share, opened, data, folders, report, read_all=read_all, workers=workers)
+    splits.check_copies(by_split)
     return Corpus(data, objective, opened, by_split, cache)
 
 
@@ -105,13 +93,32 @@ def prepare_given(
     accept(opened)
     validate.check_ends(opened, data, report)
     validate.check_sources(found, data, objective, corruption.build(objective))
-    parts = []
-    for source in found:
-        folder = validate.store_folder(source, 0.0, data, folders.data)
-        store = build.open_or_build(source, opened, folders.tokenizer, folder, 0.0, report, sentences=data["sentences"])
-        parts.append(Part(source, KEPT, 0.0, Stream(store.shards(KEPT))))
     cache = IndexCache(Path(root), scratch=None, report=report, read_all=False)
-    return Corpus(data, objective, opened, {given: parts}, cache)
+    return Corpus(data, objective, opened, _open_splits({given: found}, 0.0, opened, data, folders, report), cache)
+
+
+def _open_splits(
+    sources: Mapping[str, Sequence[Source]],
+    share: float,
+    tokenizer: Tokenizer,
+    data: Mapping,
+    folders: Folders,
+    report,
+    **how,
+) -> dict[str, list[Part]]:
+    """Opens the token stores of sources, by split; those of training text are divided by the holdout `share`."""
+    by_split, sentences = {}, data["sentences"]
+    for name, found in sources.items():
+        holdout = share if name == "train" else 0.0
+        for source in found:
+            folder = validate.store_folder(source, holdout, data, folders.data)
+            store = build.open_or_build(
+                source, tokenizer, folders.tokenizer, folder, holdout, report, sentences=sentences, **how
+            )
+            # One store holds both splits of a source, divided by a hash of each document.
+            for split, to in ((KEPT, name), (HELD, "validation")) if holdout else ((KEPT, name),):
+                by_split.setdefault(to, []).append(Part(source, split, holdout, Stream(store.shards(split))))
+    return by_split
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -157,8 +164,7 @@ class Corpus:
             self._rows = [self._builder.training(part) for part in splits["train"]]
             if data["layout"] == "pairs" and all(rows.plan.is_random.all() for rows in self._rows):
                 raise DataError(
-                    "data.layout=pairs: no second segment follows a first. Separate documents by blank lines "
-                    "(?document=blank_line), or raise data.length."
+                    "data.layout=pairs: no sentences follow others. Add ?document=blank_line, or longer rows."
                 )
             sizes = [(len(rows), count_examples(rows)) for rows in self._rows]
             self._weights = mixing_weights(sizes, data["weights"], data["temperature"], data["cap"])
@@ -189,9 +195,9 @@ class Corpus:
 
     def first_documents(self, split: str, count: int) -> list[np.ndarray]:
         """Ids, int32, of the first `count` documents of a split."""
-        stream = self.stream(split)
-        found = []
-        for start, length in map(stream.document, range(min(count, stream.counts.documents))):
+        stream, found = self.stream(split), []
+        for number in range(min(count, stream.counts.documents)):
+            start, length = stream.document(number)
             found.append(np.empty(length, np.int32))
             stream.copy(start, found[-1])
         return found
@@ -202,10 +208,7 @@ class Corpus:
         read = (document for part in self._splits[split] for document in _read_documents(part, self._data["sentences"]))
         text = b"".join(to_bytes(chunk) for document in read for chunk in document.chunks)
         if len(text) != size:
-            raise DataError(
-                f"split {split}: its text has {len(text):,} bytes, its token store was made of {size:,}. Restore the "
-                "text, or leave out --gzip and --xz."
-            )
+            raise DataError(f"split {split}: its text changed since it was tokenised. Leave out --gzip and --xz.")
         return text
 
     def batches(
@@ -246,8 +249,6 @@ class Corpus:
         """
         stream, objective = self.stream(split), self._objective
         layout, stride = layout or self._data["layout"], stride or length
-        if layout not in objective.layouts:
-            raise DataError(f"layout={layout}: unknown. Choose one of: {', '.join(objective.layouts)}.")
         validate.check_stride(stride, length, layout, objective)
         context = BatchContext(objective, layout, EVAL_SEED, batch_size, length, _rows(rows, batch_size))
         whole = count_targets(stream, self.tokenizer)

@@ -1,30 +1,18 @@
-"""Worker processes: their number, their processor time, and their end together with their parent."""
+"""Worker processes: their number, and their end together with their parent."""
 
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
 
 
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def processor_seconds() -> float:
-    """Processor time of this process and, on Linux, of its running worker processes, in seconds."""
-    used = time.process_time()
-    for worker in multiprocessing.active_children():
-        with suppress(OSError, TypeError, ValueError):  # it has just ended, or this is not Linux
-            with open(f"/proc/{worker.pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()  # the name before may contain anything
-            used += sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
-    return used
 
 
 UNTIDY = "ignore:resource_tracker"  # it warns when it cleans up after a killed process

@@ -41,12 +41,11 @@ def check_copies(splits: Mapping[str, Sequence[Part]]) -> None:
     Sources are compared one by one and all together; what was held out of training sources counts as theirs.
     """
     held = [part for part in splits.get("validation", ()) if part.split == HELD]
-    whole = [[part, *(other for other in held if other.source.spec == part.source.spec)] for part in splits["train"]]
-    groups = [*([part] for part in splits["train"]), *whole, splits["train"], [*splits["train"], *held]]
+    groups = [[part, *(other for other in held if other.source is part.source)] for part in splits["train"]]
+    groups.append([*splits["train"], *held])
     for name in SPLITS[1:]:
         scored = [part for part in splits.get(name, ()) if part.split == KEPT]
-        candidates = [*([part] for part in scored), *([scored] if len(scored) > 1 else [])]
-        for some, trained in itertools.product(candidates, groups):
+        for some, trained in itertools.product([*([part] for part in scored), scored], groups):
             counts = _count(some)
             # Content is hashed only if the counts agree, since it reads all of the text.
             if counts.tokens and counts == _count(trained) and _content(some) == _content(trained):

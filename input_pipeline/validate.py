@@ -15,7 +15,7 @@ from input_pipeline.batching.mixture import mixing_weights
 from input_pipeline.corruption.base import Objective
 from input_pipeline.errors import DataError
 from input_pipeline.io import Folders, open_path
-from input_pipeline.sources import images, parser
+from input_pipeline.sources import parser
 from input_pipeline.sources.base import Source
 from input_pipeline.splits import SPLITS, check_overlap, holdout_share
 from input_pipeline.token_store.store import MANIFEST
@@ -42,14 +42,17 @@ def check(
     named, share = check_settings(data, tokenizer, objective, taken), holdout_share(data)
     tokenizer_store.check(folders.tokenizer, tokenizer, taken)
     missing = [
-        (source, name)
+        source
         for name, found in named.items()
         for source in found
         if not (store_folder(source, share if name == "train" else 0.0, data, folders.data) / MANIFEST).is_file()
     ]
     named["train"] = [source.dividing(share) for source in named["train"]]
-    for source, name in missing:
-        _check_files(source, name)
+    for source in missing:
+        source.files()
+        # One record is read: a wrong field shows before hours of tokenising.
+        for span in itertools.islice(source.spans(FIRST), source.records):
+            next(source.documents(span), None)
     try:
         check_overlap(named)
     except OSError:
@@ -63,15 +66,18 @@ def check_settings(
 ) -> dict[str, list[Source]]:
     """The part of `check` that needs no file: settings that cannot be on any machine."""
     task = corruption.build(objective)
-    _check_layout(data, tokenizer, objective, task)
+    _check_layout(data, tokenizer, task)
     check_length("data.length", data["length"], task)
-    images.check(data, tokenizer)
     named = {name: parser.parse(data[name], f"data.{name}", data["image"]) for name in SPLITS if data[name]}
     if "train" not in named:
         raise DataError("data.train is empty. Name a source, such as stdlib or text:/books/*.txt.")
-    _check_mixing(data, len(named["train"]))
+    if data["layout"] != "stream":
+        mixing_weights([(1, 1)] * len(named["train"]), data["weights"], data["temperature"], data["cap"])
     check_sources(list(itertools.chain(*named.values())), data, objective, task)
-    _check_language_names(named["train"], data["languages"])
+    # A language without text would be an embedding that is never trained.
+    spoken = {name for source in named["train"] for name in source.languages}
+    if missing := set(data["languages"]) - spoken:
+        raise DataError(f"data.languages={tuple(data['languages'])}: data.train has no {min(missing)}. Remove it.")
     tokenizer_settings.check_settings(tokenizer, taken)
     # A tokenizer that is not trained here has its own number of sentinels, which is in its file.
     trained_here = tokenizer_settings.is_made_here(tokenizer, taken)
@@ -80,74 +86,49 @@ def check_settings(
     return named
 
 
-def _check_layout(data: Mapping, tokenizer: Mapping, objective: Mapping, task: Objective) -> None:
-    layout = data["layout"]
-    if layout not in task.layouts:
-        choices = ", ".join(task.layouts)
-        if layout in type(task).layouts:
-            raise DataError(
-                f"data.layout={layout}: rows have no pairs. Set objective.next_sentence=False or choose: {choices}."
-            )
-        raise DataError(f"data.layout={layout}: not of objective.kind={objective['kind']}. Choose one of: {choices}.")
-    if tokenizer["kind"] == "symbols" and layout not in WITHOUT_ENDS:
-        raise DataError(f"data.layout={layout}: tokenizer.kind=symbols has no end token. Use kind=bytes.")
-    if data["sentences"] not in ("", "lines"):
-        raise DataError(f"data.sentences={data['sentences']}: must be lines or empty.")
-    if layout in OF_SENTENCES and not data["sentences"]:
-        raise DataError(f"data.layout={layout}: needs sentences, one a line. Set data.sentences=lines.")
-    if data["sentences"] and data["image"]:
-        raise DataError(f"data.sentences={data['sentences']}: images of data.image have no sentences. Leave it empty.")
-
-
-def _check_mixing(data: Mapping, count: int) -> None:
-    mixing = data["weights"], data["temperature"], data["cap"]
-    if data["layout"] != "stream":
-        mixing_weights([(1, 1)] * count, *mixing)
-    elif len(mixing[0]) or mixing[1:] != (1, 0):
-        raise DataError("data.layout=stream does not mix. Unset data.weights, data.temperature and data.cap.")
+def _check_layout(data: Mapping, tokenizer: Mapping, task: Objective) -> None:
+    layout, sentences, image = data["layout"], data["sentences"], data["image"]
+    mixed = len(data["weights"]) or (data["temperature"], data["cap"]) != (1, 0)
+    rules = (
+        (layout in task.layouts, f"layout={layout}: not of objective.kind={task.kind}. Choose: {task.layouts}."),
+        (sentences in ("", "lines"), f"sentences={sentences}: must be lines or empty."),
+        (sentences or layout not in OF_SENTENCES, f"layout={layout}: needs sentences. Set data.sentences=lines."),
+        (layout != "stream" or not mixed, "layout=stream: does not mix. Unset data.weights, temperature and cap."),
+        (not image or tokenizer["kind"] == "bytes", f"image={image}: needs tokenizer.kind=bytes. Set it."),
+    )
+    for holds, problem in rules:
+        if not holds:
+            raise DataError(f"data.{problem}")
 
 
 def check_sources(found: Sequence[Source], data: Mapping, objective: Mapping, task: Objective) -> None:
     """Raises DataError if fields, control codes or languages of sources do not fit the objective."""
     has_languages = bool(task.language_codes) or "languages" in task.features(1, data["length"])
-    coded, names, kind = bool(objective.get("coded")), tuple(data["languages"]), objective["kind"]
-    if task.language_codes and task.language_codes != names:
-        raise DataError(f"objective.languages={task.language_codes}: data.languages={names} differs. Use one list.")
-    if has_languages != bool(names):
-        raise DataError(f"objective.languages: data.languages={names} does not fit. Set both or neither.")
+    coded, names, layout = bool(objective.get("coded")), tuple(data["languages"]), data["layout"]
+    if has_languages != bool(names) or task.language_codes not in ((), names):
+        raise DataError(f"data.languages={names}: does not fit objective.languages. Set both to one list, or neither.")
     for source in found:
-        spec, fields = f"'{source.spec}'", source.fields
-        needs_pair = data["layout"] == "texts" or (task.uses_text_pairs and fields)
-        if needs_pair and len(fields) != 2:
-            raise DataError(
-                f"{spec}: fields={','.join(fields)} must be two, source and target. Add ?fields=inputs,targets."
-            )
-        if fields and not (task.uses_text_pairs or has_languages):
-            raise DataError(
-                f"{spec}: fields={','.join(fields)}, but objective.kind={kind} reads one text. Use field={fields[-1]}."
-            )
-        if coded and not source.code:
-            raise DataError(f"{spec}: objective.coded=True needs a control code. Add ?code=Books.")
-        if source.code and not coded:
-            raise DataError(f"{spec}: code={source.code} needs objective.coded=True. Set it or remove the code.")
-        if source.code and data["layout"] != "concat":
-            raise DataError(f"{spec}: code={source.code} needs data.layout=concat.")
-        if source.language and not has_languages:
-            raise DataError(f"{spec}: language={source.language} needs objective.languages. Set it or remove it.")
-        if has_languages and bool(source.language) == (len(fields) == 2):
-            raise DataError(f"{spec}: needs a language, or two fields named by theirs. Add ?language={names[0]}.")
-        unknown = [name for name in source.languages if has_languages and name not in names]
-        if unknown:
-            raise DataError(f"{spec}: language {unknown[0]} is not in data.languages={names}. Add it.")
-
-
-def _check_language_names(train: Sequence[Source], names: Sequence[str]) -> None:
-    # A language without text would be an embedding that is never trained.
-    spoken = {name for source in train for name in source.languages}
-    if missing := [name for name in names if name not in spoken]:
-        raise DataError(f"data.languages={tuple(names)}: no source of data.train has {missing[0]}. Remove it.")
-    if len(set(names)) < len(names):
-        raise DataError(f"data.languages={tuple(names)}: names a language twice.")
+        fields, code, language = ",".join(source.fields), source.code, source.language
+        pair, needs_pair = len(source.fields) == 2, layout == "texts" or (task.uses_text_pairs and fields)
+        # Of known languages: a source names its one, or has two fields that are named by theirs.
+        marked = bool(language) != pair if has_languages else not language
+        rules = (
+            (pair or not needs_pair, f"fields={fields} must be two, source and target. Add ?fields=inputs,targets."),
+            (
+                not fields or task.uses_text_pairs or has_languages,
+                f"fields={fields}, but objective.kind={task.kind} reads one text. Use field=NAME.",
+            ),
+            (bool(code) == coded, f"code={code} with objective.coded={coded}. Give every source a code, or none."),
+            (not code or layout == "concat", f"code={code} needs data.layout=concat. Set it."),
+            (marked, f"language={language} with data.languages={names}. Add ?language=NAME if those are set."),
+            (
+                not has_languages or set(source.languages) <= set(names),
+                f"language {', '.join(source.languages)} is not in data.languages={names}. Add it.",
+            ),
+        )
+        for holds, problem in rules:
+            if not holds:
+                raise DataError(f"'{source.spec}': {problem}")
 
 
 def check_length(key: str, length: int, task: Objective) -> None:
@@ -161,10 +142,11 @@ def check_length(key: str, length: int, task: Objective) -> None:
 
 def check_stride(stride: int, length: int, layout: str, task: Objective) -> None:
     """Raises DataError if evaluation windows of `length` cannot advance by `stride`."""
-    if not 0 < stride <= length:
-        raise DataError(f"evaluate.stride={stride}: longer than a row of {length} tokens. Lower it.")
-    if stride < length and (layout != "concat" or task.drops_end_tokens):
-        raise DataError(f"evaluate.stride={stride}: windows may overlap only in layout concat of causal. Set it to 0.")
+    overlaps = layout == "concat" and not task.drops_end_tokens
+    if not 0 < stride <= length or (stride < length and not overlaps):
+        raise DataError(
+            f"evaluate.stride={stride}: rows have {length} tokens and overlap only in layout concat of causal. Set 0."
+        )
 
 
 def check_ends(tokenizer: Tokenizer, data: Mapping, report: Callable[[str], None]) -> None:
@@ -188,17 +170,6 @@ def store_folder(source: Source, share: float, data: Mapping, root: Path) -> Pat
     whole = " ".join(map(str, (source.spec, share, *data["image"], *cut)))
     digest = hashlib.blake2b(whole.encode(errors="surrogatepass"), digest_size=4).hexdigest()
     return store_root(data, root) / f"{name}-{digest}"
-
-
-def _check_files(source: Source, name: str) -> None:
-    """Raises DataError if a source has no files, or its first record is not as its spec says."""
-    try:
-        source.files()
-    except DataError as error:
-        raise DataError(f"data.{name}: {error} See docs/data.md.") from None
-    # One record is read: a wrong field shows before hours of tokenising.
-    for span in itertools.islice(source.spans(FIRST), source.records):
-        next(source.documents(span), None)
 
 
 def explain_empty(name: str, data: Mapping, streams: Mapping[str, Stream]) -> str:

@@ -4,10 +4,9 @@ import hashlib
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from input_pipeline.errors import DataError
 from input_pipeline.io import is_remote
 
 CHUNK = 1 << 20  # characters at most; tokenizers take time and memory in proportion
@@ -25,12 +24,10 @@ class Document(NamedTuple):
     texts: tuple[Iterable[str] | Iterable[bytes], ...]
 
     @classmethod
-    def from_text(cls, place: float, text: str) -> "Document":
-        return cls(place, (_in_chunks(text),) if text else ())
-
-    @classmethod
-    def from_fields(cls, place: float, texts: Sequence[str]) -> "Document":
-        return cls(place, tuple(map(_in_chunks, texts)) if any(texts) else ())
+    def from_texts(cls, place: float, *texts: str) -> "Document":
+        # An empty text beside others is one empty chunk, which digests of token stores count.
+        chunks = tuple((text,) if len(text) <= CHUNK else split_chunks([text]) for text in texts)
+        return cls(place, chunks if any(texts) else ())
 
     @property
     def chunks(self) -> Iterator[str] | Iterator[bytes]:
@@ -85,7 +82,7 @@ class Source:
         raise NotImplementedError
 
     def documents(self, span: Span) -> Iterator[Document]:
-        """The documents of one span, in order."""
+        """The documents of one span, in order. Errors: DataError for unusable text, with its place."""
         raise NotImplementedError
 
     def dividing(self, holdout: float) -> "Source":
@@ -111,16 +108,6 @@ def hash_to_unit(data: bytes) -> float:
 def to_bytes(chunk: str | bytes) -> bytes:
     """The bytes of a document's chunk."""
     return chunk if isinstance(chunk, bytes) else chunk.encode("utf-8")
-
-
-def named_fields(spec: str, options: Mapping[str, str]) -> tuple[str, ...]:
-    """The option `fields` of a source of records. Errors: DataError for empty or repeated names."""
-    if "fields" not in options:
-        return ()
-    fields = tuple(options["fields"].split(","))
-    if "field" in options or not all(fields) or len(set(fields)) < len(fields):
-        raise DataError(f"'{spec}': write fields=NAME,NAME, each once, or field=NAME for one text.")
-    return fields
 
 
 def absolute(path: str) -> str:
@@ -151,7 +138,3 @@ def _last_line_start(text: str, limit: int) -> int:
     while newline > 0 and text[newline - 1].isspace():
         newline -= 1
     return max(newline, 0)
-
-
-def _in_chunks(text: str) -> Iterable[str]:
-    return split_chunks([text]) if len(text) > CHUNK else (text,)

@@ -2,6 +2,7 @@
 
 import codecs
 import contextlib
+import functools
 import gzip
 import io
 import os
@@ -18,25 +19,24 @@ from input_pipeline.io import info, open_path
 from input_pipeline.sources.base import CHUNK, Document, File, Source, Span, hash_to_unit, split_chunks
 
 COMPRESSED = (".gz", ".zst")  # read from their beginning only
-UNSUPPORTED = (".xz", ".bz2", ".lz4", ".zip", ".7z", ".z")
 PACKED = 1 << 12  # compressed bytes at a time: each may become tens of thousands
 
 
 @contextlib.contextmanager
 def open_bytes(path: str, start: int) -> Iterator[BinaryIO]:
     """A file's bytes from `start` on, decompressed if its name ends in .gz or .zst."""
-    ending = os.path.splitext(path)[1].lower()
-    if ending in UNSUPPORTED:
-        raise DataError(f"{path}: this compression is not supported. Unpack it, or use gzip or zstd.")
-    unpack = {".gz": gzip.open, ".zst": _open_zstd}.get(ending, lambda file, mode: contextlib.nullcontext(file))
-    with open_path(path).open("rb") as file, unpack(file, "rb") as stream:
+    unpack = {".gz": gzip.open, ".zst": _open_zstd}.get(os.path.splitext(path)[1].lower(), contextlib.nullcontext)
+    with open_path(path).open("rb") as file, unpack(file) as stream:
+        library = sys.modules.get("zstandard")  # imported once it is needed
+        broken = EOFError, gzip.BadGzipFile, zlib.error, *([library.ZstdError] if library else [])
         try:
             if not is_compressed(path):
                 stream.seek(start)
-            while stream.tell() < start and stream.read(min(start - stream.tell(), CHUNK)):
-                pass  # a compressed file is read from its beginning
+            else:
+                while start and (block := stream.read(min(start, CHUNK))):
+                    start -= len(block)
             yield stream
-        except (EOFError, gzip.BadGzipFile, zlib.error, *_zstd_errors()) as error:
+        except broken as error:
             raise DataError(f"{path} cannot be decompressed ({error}). Download it again.") from error
 
 
@@ -44,67 +44,49 @@ def is_compressed(path: str) -> bool:
     return path.lower().endswith(COMPRESSED)
 
 
-def size_up_to(path: str, limit: int) -> int:
-    """Bytes of a file, decompressed; `limit` if it has more."""
-    with open_bytes(path, limit - 1) as stream:
-        stream.read(1)
-        return stream.tell()
-
-
-def _open_zstd(file: BinaryIO, mode: str) -> BinaryIO:
+def _open_zstd(file: BinaryIO) -> BinaryIO:
     try:
         import zstandard
     except ImportError:
         raise DataError("Files that end in .zst need the package zstandard. Run pip install -e '.[zstd]'.") from None
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # as `zstd --long=31` writes
-    return io.BufferedReader(_ZstdFrames(file, decompressor.decompressobj), CHUNK)
+    return io.BufferedReader(_Blocks(_zstd_blocks(file, decompressor.decompressobj)), CHUNK)
 
 
-class _ZstdFrames(io.RawIOBase):
-    """The content of a file's frames; pzstd writes many. The library's reader would not notice a cut last frame."""
+def _zstd_blocks(file: BinaryIO, new_frame: Callable) -> Iterator[bytes]:
+    """The content of a file's frames; pzstd writes many. The library's own reader ignores a last frame cut short."""
+    frame, packed = None, b""
+    while packed := packed or file.read(PACKED):
+        frame = frame or new_frame()
+        yield frame.decompress(packed)
+        packed = frame.unused_data
+        frame = None if frame.eof else frame
+    if frame:
+        raise EOFError("it ends within a frame")
 
-    def __init__(self, file: BinaryIO, new_frame: Callable):
-        self._file, self._new_frame, self._frame = file, new_frame, None
-        self._packed, self._content, self._position = b"", b"", 0
+
+class _Blocks(io.RawIOBase):
+    """Blocks of bytes as a stream."""
+
+    def __init__(self, blocks: Iterator[bytes]):
+        self._blocks, self._rest = filter(None, blocks), b""
 
     def readable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._position
-
     def readinto(self, buffer) -> int:
-        while not self._content:
-            self._packed = self._packed or self._file.read(PACKED)
-            if not self._packed and self._frame:
-                raise EOFError("it ends within a frame")
-            if not self._packed:
-                return 0
-            self._frame = self._frame or self._new_frame()
-            self._content = self._frame.decompress(self._packed)
-            self._packed = self._frame.unused_data
-            self._frame = None if self._frame.eof else self._frame
-        size = min(len(buffer), len(self._content))
-        buffer[:size], self._content = self._content[:size], self._content[size:]
-        self._position += size
+        self._rest = self._rest or next(self._blocks, b"")
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
         return size
 
 
-def _zstd_errors() -> list[type]:
-    library = sys.modules.get("zstandard")
-    return [library.ZstdError] if library else []
-
-
-def sentences(chunks: Iterable[str], span: Span) -> Iterator[str]:
-    """The sentences of a document: its lines, stripped, without blank ones. Errors: DataError for an endless line."""
+def sentences(chunks: Iterable[str]) -> Iterator[str]:
+    """The sentences of a document: its lines, stripped, without blank ones."""
     rest = ""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split("\n")
         yield from filter(None, map(str.strip, lines))
-        if len(rest) > CHUNK:
-            raise DataError(
-                f"data.sentences=lines: {span.path} has a line of over {CHUNK:,} characters. Write one sentence a line."
-            )
     if rest := rest.strip():
         yield rest
 
@@ -147,43 +129,40 @@ def divided_file(span: Span, holdout: float, read: Callable[[Span], Iterator[Doc
 
 
 def _decode(span: Span) -> Iterator[str]:
-    """Text of the span, block by block; a block's incomplete last character is kept for the next.
+    """Text of the span, block by block.
 
     A character belongs to the span of its first byte, so that stretches of a file may be cut anywhere.
     """
-    if span.start:
-        span = span._replace(start=_character_start(span.path, span.start))
-    if span.end is not None:
-        span = span._replace(end=_character_start(span.path, span.end))
-    offset, carried = span.start, b""
-    with open_bytes(span.path, span.start) as stream:
-        while True:
-            # At most up to the span's end: the rest belongs to the next span.
-            wanted = CHUNK if span.end is None else min(CHUNK, span.end - offset - len(carried))
-            block = stream.read(wanted)
-            data = carried + block
-            try:
-                text, used = data.decode("utf-8"), len(data)
-            except UnicodeDecodeError as error:
-                if error.reason != "unexpected end of data" or not block:
-                    raise not_utf8(span.path, offset + error.start) from None
-                text, used = data[: error.start].decode("utf-8"), error.start
-            if text:
-                yield text if offset else text.removeprefix("\ufeff")  # UTF-8's mark is no part of the text
-            offset, carried = offset + used, data[used:]
-            if not block:
-                return
+    start = _character_start(span.path, span.start) if span.start else 0
+    left = sys.maxsize if span.end is None else _character_start(span.path, span.end) - start
+    # At a file's start UTF-8's byte order mark is no part of the text.
+    decoder, offset = codecs.getincrementaldecoder("utf-8" if start else "utf-8-sig")(), start
+    with open_bytes(span.path, start) as stream:
+        while block := stream.read(min(CHUNK, left)):
+            left -= len(block)
+            offset += len(block)
+            yield _decoded(decoder.decode, block, span.path, offset)
+        yield _decoded(functools.partial(decoder.decode, final=True), b"", span.path, offset)
+
+
+def _decoded(decode: Callable[[bytes], str], data: bytes, path: str, end: int) -> str:
+    """Decodes `data`, which ends at byte `end` of a file."""
+    try:
+        return decode(data)
+    except UnicodeDecodeError as error:
+        # A decoder may have carried bytes of the block before.
+        offset = end - len(error.object) + error.start
+        raise DataError(
+            f"{path} is not UTF-8 text at byte {offset}. Convert it with iconv -f ENCODING -t utf-8."
+        ) from None
 
 
 def _character_start(path: str, offset: int) -> int:
     """The first byte from `offset` on that begins a character of UTF-8, which has up to three more bytes."""
     with open_bytes(path, offset) as stream:
         following = stream.read(3)
+    # Bytes 0b10xxxxxx continue a character.
     return offset + next((i for i, byte in enumerate(following) if byte & 0xC0 != 0x80), len(following))
-
-
-def not_utf8(path: str, offset: int) -> DataError:
-    return DataError(f"{path} is not UTF-8 text at byte {offset}. Convert it with iconv -f ENCODING -t utf-8.")
 
 
 def lines(span: Span) -> Iterator[tuple[int, bytes]]:
@@ -214,6 +193,7 @@ def paragraph_documents(span: Span) -> Iterator[Document]:
     """Each run of lines between blank ones. A paragraph belongs to the span of the blank line just before it."""
     inside, start, paragraph = span.start == 0, 0, []
     for offset, line in lines(span):
+        # A paragraph that begins in the span is read to its end, even beyond the span.
         past = span.end is not None and offset >= span.end
         if not _is_blank(line):
             if past and not inside:
@@ -238,11 +218,7 @@ def _is_blank(line: bytes) -> bool:
 
 
 def _document(path: str, offset: int, data: bytes) -> Document:
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise not_utf8(path, offset + error.start) from None
-    return Document.from_text(hash_to_unit(data), text)
+    return Document.from_texts(hash_to_unit(data), _decoded(bytes.decode, data, path, offset + len(data)))
 
 
 @dataclass(frozen=True)
@@ -265,8 +241,6 @@ class StandardLibrary(Source):
         for folder, folders, names in os.walk(root):
             folders[:] = [name for name in folders if name not in self.SKIPPED]
             paths += [Path(folder, name) for name in names if name.endswith(".py")]
-        if not paths:
-            raise DataError(f"data.train=stdlib: {root} has no .py files. Install the library's source.")
         return sorted((path.relative_to(root).as_posix(), path) for path in paths)
 
     def paths(self) -> list[str]:
@@ -284,4 +258,4 @@ class StandardLibrary(Source):
             text = Path(span.path).read_bytes().decode("utf-8")
         except UnicodeDecodeError:  # a few files are in other encodings on purpose
             return
-        yield Document.from_text(hash_to_unit(span.name.encode("utf-8")), text)
+        yield Document.from_texts(hash_to_unit(span.name.encode("utf-8")), text)

@@ -1,11 +1,10 @@
 """TensorFlow Datasets in ArrayRecord files, read without TensorFlow: `tfds:NAME?split=train`."""
 
-import contextlib
 import functools
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +12,9 @@ import numpy as np
 
 from input_pipeline.errors import DataError
 from input_pipeline.io import info
-from input_pipeline.sources import images, jsonl
-from input_pipeline.sources.base import Document, File, Source, Span, named_fields
+from input_pipeline.sources import images
+from input_pipeline.sources.base import Document, File, Source, Span
+from input_pipeline.sources.records import parse_fields, reader
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,8 @@ class TensorFlowDataset(Source):
 
     @classmethod
     def make(cls, spec: str, path: str, options: dict, image: tuple[int, ...]) -> "TensorFlowDataset":
-        fields = named_fields(spec, options)
-        if image and fields:
-            raise DataError(f"'{spec}': an image is a single field. Write field=NAME.")
         field = options.get("field", "image" if image else "text")
+        fields = parse_fields(spec, options)
         return cls(spec, path, options.get("split", "train"), field, options.get("data_dir"), image, fields)
 
     @functools.cached_property
@@ -51,22 +49,17 @@ class TensorFlowDataset(Source):
                 builder = tfds.builder_from_directory(Path(self.name).expanduser())
             else:
                 builder = tfds.builder(self.name, data_dir=self.data_dir, try_gcs=False)
-        except (tfds.core.DatasetNotFoundError, ValueError) as error:  # ValueError: an unknown config of a dataset
-            raise DataError(f"'{self.spec}': TFDS has no dataset '{self.name}'. Check it, or give a folder.") from error
-        except tfds.core.dataset_info.DatasetInfoFileError as error:
-            raise DataError(f"'{self.spec}': {self.name} has no dataset_info.json. Give another folder.") from error
-        if not builder.info.splits:
+        except Exception as error:  # its own types, for a name, a config of a dataset, and a folder without metadata
+            reason = str(error).strip().partition("\n")[0]
+            raise DataError(f"'{self.spec}': TFDS has no dataset '{self.name}' ({reason}). Check it.") from error
+        array_record = tfds.core.FileFormat.ARRAY_RECORD
+        if not builder.info.splits or builder.info.file_format != array_record:
             folder = re.match(r"tensorflow_datasets\.(text|image_classification)(?=\.)", type(builder).__module__)
             options = f" --imports={folder[0]}" if folder else ""
             options += f" --data_dir={self.data_dir}" if self.data_dir else ""
             raise DataError(
-                f"'{self.spec}' is not prepared in {builder.data_path}. With TensorFlow installed, run "
+                f"'{self.spec}' is not prepared as ArrayRecord in {builder.data_path}. With TensorFlow installed, run "
                 f"tfds build {self.name}{options} --file_format=array_record."
-            )
-        if builder.info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
-            raise DataError(
-                f"'{self.spec}' is in {builder.info.file_format.value} files. Prepare it with "
-                "--file_format=array_record."
             )
         return builder
 
@@ -76,30 +69,22 @@ class TensorFlowDataset(Source):
         import tensorflow_datasets as tfds
 
         features = self._builder.info.features
+        # Decoding images would need TensorFlow.
         files = [name for name in features if isinstance(features[name], tfds.features.Image)]
-        if self.field in files and not self.image:
-            raise DataError(f"'{self.spec}': '{self.field}' is an image. Set data.image, such as {images.EXAMPLE}.")
-        whole = {name: tfds.decode.SkipDecoding() for name in files}
-        with self._known_splits():
-            return self._builder.as_data_source(split=self.split, decoders=whole)
+        self._ranges()
+        return self._builder.as_data_source(split=self.split, decoders=dict.fromkeys(files, tfds.decode.SkipDecoding()))
 
     def _ranges(self) -> list[tuple[str, int, int]]:
         """The ranges of the split: (name of a prepared split, first record, one after the last)."""
         import tensorflow_datasets as tfds
 
         splits = self._builder.info.splits
-        with self._known_splits():
+        try:
             parts = tfds.core.ReadInstruction.from_spec(self.split).to_absolute(splits)
+        except ValueError as error:
+            raise DataError(f"'{self.spec}': no split '{self.split}'. Choose from: {', '.join(splits)}.") from error
         sizes = {name: split.num_examples for name, split in splits.items()}
         return [(p.splitname, p.from_ or 0, sizes[p.splitname] if p.to is None else p.to) for p in parts]
-
-    @contextlib.contextmanager
-    def _known_splits(self) -> Iterator[None]:
-        try:
-            yield
-        except ValueError as error:
-            choices = ", ".join(self._builder.info.splits)
-            raise DataError(f"'{self.spec}' has no split '{self.split}'. Choose from: {choices}.") from error
 
     def shared(self, other: Source) -> str:
         """The first records that both read, from one dataset under whatever name."""
@@ -119,6 +104,7 @@ class TensorFlowDataset(Source):
         return ""
 
     def __getstate__(self) -> dict:
+        # Each process opens its own files.
         return {name: value for name, value in self.__dict__.items() if name not in ("_builder", "_records")}
 
     def files(self) -> list[File]:
@@ -133,24 +119,22 @@ class TensorFlowDataset(Source):
             yield Span(self.name, self.split, start, end, total * (end - start) // count)
 
     def documents(self, span: Span) -> Iterator[Document]:
-        for index in range(span.start, span.end):
-            record, where = self._records[index], f"'{self.spec}', record {index}"
-            if self.image:
-                yield images.record_document(record, self.field, where, self.image)
-            elif self.fields:
-                yield jsonl.fields_document(_shortest_floats(record), where, self.fields)
-            else:
-                yield jsonl.text_document(record, where, self.field)
+        records, read, index = self._records, reader(self.field, self.fields), span.start
+        try:
+            for index in range(span.start, span.end):
+                if self.image:
+                    yield images.record_document(records[index], self.field, "it", self.image)
+                else:
+                    yield read({name: _plain(value) for name, value in records[index].items()})
+        except ValueError as error:
+            raise DataError(f"'{self.spec}', record {index}: {error}") from error
 
 
-def _shortest_floats(record: Mapping[str, object]) -> dict[str, object]:
-    """A record whose float32 values have the fewest digits that tell them from their neighbours.
+def _plain(value: object) -> object:
+    """A value without NumPy's scalar types; of floats, the fewest digits that tell float32 values apart.
 
-    TFDS gives them as Python floats, which would print 0.2 as 0.20000000298023224. Whole numbers stay.
+    TFDS gives float32 values as Python floats, which would print 0.2 as 0.20000000298023224. Whole numbers stay.
     """
-
-    def short(value: object) -> object:
-        exact = type(value) is not float or (value.is_integer() and abs(value) < 1e16)
-        return value if exact else float(str(np.float32(value)))
-
-    return {name: short(value) for name, value in record.items()}
+    if type(value) is float and not (value.is_integer() and abs(value) < 1e16):
+        return float(str(np.float32(value)))
+    return value.item() if getattr(value, "shape", None) == () else value

@@ -5,17 +5,15 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from input_pipeline.errors import DataError
-from input_pipeline.io import lock, open_path, remove_partial, writable, write_json
+from input_pipeline.io import lock, read_json, remove_partial, writable, write_json
 from input_pipeline.processes import cores, die_with_parent, workers_start
 from input_pipeline.sources.base import File, Source, Span
-from input_pipeline.sources.parser import format_hint
 from input_pipeline.sources.text import is_compressed
 from input_pipeline.token_store.store import FORMAT, MANIFEST, READ, SPLITS, Store, token_dtype
-from input_pipeline.token_store.writer import Job, encode, read_record, record_path, text_digest
+from input_pipeline.token_store.writer import Job, encode, record_path, text_digest
 from input_pipeline.tokenizers.base import Tokenizer
 
 PART_BYTES = 1 << 20  # least size of a part
@@ -43,19 +41,16 @@ def open_or_build(
     checksums only if `read_all`. Errors: DataError for a store of other text or another tokenizer, damaged files, and
     unusable text.
     """
-    folder, saved = open_path(folder), open_path(saved)
     with writable(folder, "data.store"):
         store = Store.open(folder)
         if store is None:
             with lock(folder / "lock", lambda: report(f"waiting for another process to tokenise {source.spec}")):
-                store = Store.open(folder)
+                store = Store.open(folder)  # that process may have built it
                 if store is None:
                     settings = {"holdout": holdout, "sentences": sentences}
                     store = _build(source, tokenizer, saved, folder, settings, report, workers or processes())
     if store.manifest["tokenizer"] != tokenizer.fingerprint:
-        raise DataError(
-            f"data.store={folder} was made with another tokenizer. Choose a new folder, or delete this one."
-        )
+        raise DataError(f"data.store={folder} was made with another tokenizer. Choose a new folder, or delete it.")
     _check_unchanged(source, store, report)
     if read_all or store.bytes <= READ:
         store.check_content()
@@ -79,8 +74,9 @@ def _build(source, tokenizer, saved, folder, settings, report, workers: Workers)
     }
     (folder / MANIFEST).unlink(missing_ok=True)  # of an earlier format
     plan_path = folder / "plan.json"
-    if read_record(plan_path) != plan:
-        if plan_path.is_file():
+    before = read_json(plan_path) if plan_path.is_file() else None
+    if before != plan:
+        if before:
             report(f"{source.spec} changed during an interrupted build: starting again")
         for leftover in [path for path in folder.iterdir() if path.name[0].isdigit()] if folder.exists() else []:
             leftover.unlink()
@@ -89,12 +85,12 @@ def _build(source, tokenizer, saved, folder, settings, report, workers: Workers)
         Job(source, spans, number, saved, tokenizer.fingerprint, folder, **settings)
         for number, spans in enumerate(divide(source, files))
     ]
-    records = {job.number: record for job in jobs if (record := read_record(record_path(job)))}
-    if hint := format_hint(source, files):
-        report(hint)
+    # A part is complete once its record is there, since that is written last.
+    records = {job.number: read_json(record_path(job)) for job in jobs if record_path(job).is_file()}
     _run([job for job in jobs if job.number not in records], records, report, workers)
     if not sum(record["splits"][split][0] for record in records.values() for split in SPLITS):
         raise DataError(f"'{source.spec}' has no text. Check the path and that its files are not empty.")
+    # The manifest makes the store complete; only then may the records of its parts go.
     write_json(folder / MANIFEST, plan | {"parts": [records[job.number] for job in jobs]})
     for job in jobs:
         record_path(job).unlink()
@@ -150,26 +146,16 @@ def processes(count: int = 0) -> Workers:
             for job in jobs:
                 yield job.number, encode(job)
             return
-        try:
-            yield from _pool(jobs, workers)
-        except BrokenProcessPool as error:
-            raise RuntimeError(
-                f"a process that tokenised '{jobs[0].source.spec}' was killed, perhaps for lack of memory; the same "
-                "command continues"
-            ) from error
+        with contextlib.ExitStack() as stack:
+            with workers_start():
+                context = multiprocessing.get_context("spawn")
+                pool = stack.enter_context(ProcessPoolExecutor(workers, context, initializer=die_with_parent))
+                stack.callback(pool.shutdown, cancel_futures=True)  # before the pool would wait for all parts
+                futures = {pool.submit(encode, job): job.number for job in jobs}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
 
     return work
-
-
-def _pool(jobs: Sequence[Job], workers: int) -> Iterator[tuple[int, dict]]:
-    with contextlib.ExitStack() as stack:
-        with workers_start():
-            context = multiprocessing.get_context("spawn")
-            pool = stack.enter_context(ProcessPoolExecutor(workers, context, initializer=die_with_parent))
-            stack.callback(pool.shutdown, cancel_futures=True)
-            futures = {pool.submit(encode, job): job.number for job in jobs}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
 
 
 def _check_unchanged(source: Source, store: Store, report) -> None:
@@ -187,25 +173,22 @@ def _check_unchanged(source: Source, store: Store, report) -> None:
         report(f"using the token store of {source.spec}, whose files are not here")
         return
     was, now = ({file.name: file for file in some} for some in (map(File._make, store.manifest["files"]), files))
-    for name in sorted(was.keys() | now.keys()):
-        if name not in was or name not in now or was[name].size != now[name].size:
-            raise _changed(source, store, name)
-    touched = {name for name in now if was[name].changed != now[name].changed}
-    if not touched:
-        return
-    report(f"{source.spec}: {len(touched)} file(s) with a new time; comparing content with the token store")
-    for spans, record in zip(divide(source, files), store.manifest["parts"], strict=True):
-        names = {span.name for span in spans}
-        if names <= now.keys() - touched:  # names of TFDS spans are not file names
-            continue
-        if text_digest(source, spans, store.manifest["sentences"]) != record["digest"]:
-            raise _changed(source, store, " or ".join(sorted(names & touched or touched)))
-    with contextlib.suppress(OSError), lock(store.folder / "lock"):  # a read-only store is compared each time
-        write_json(store.folder / MANIFEST, store.manifest | {"files": [list(file) for file in files]})
-
-
-def _changed(source: Source, store: Store, name: str) -> DataError:
-    return DataError(
-        f"'{source.spec}': {name} changed since {store.folder} was made. Restore it, set a new data.store, or delete "
-        "that folder."
-    )
+    changed = [name for name in was.keys() | now.keys() if name not in was or name not in now]
+    changed += [name for name in was.keys() & now.keys() if was[name].size != now[name].size]
+    touched = [] if changed else [name for name in sorted(now) if was[name].changed != now[name].changed]
+    if touched:
+        report(f"{source.spec}: {len(touched)} file(s) with a new time; comparing content with the token store")
+        for spans, record in zip(divide(source, files), store.manifest["parts"], strict=True):
+            names = {span.name for span in spans}
+            # Names of TFDS spans are not file names: their parts are always compared.
+            untouched = names <= now.keys() - set(touched)
+            if not untouched and text_digest(source, spans, store.manifest["sentences"]) != record["digest"]:
+                changed += [name for name in touched if name in names] or touched
+    if changed:
+        raise DataError(
+            f"'{source.spec}': {min(changed)} changed since {store.folder} was made. Restore it, set a new data.store, "
+            "or delete that folder."
+        )
+    if touched:
+        with contextlib.suppress(OSError), lock(store.folder / "lock"):  # a read-only store is compared each time
+            write_json(store.folder / MANIFEST, store.manifest | {"files": [list(file) for file in files]})

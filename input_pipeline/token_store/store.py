@@ -15,7 +15,7 @@ All counts start at the part's beginning, so that anything is found by index or 
 end. `Stream` (stream.py) reads one split of several stores as a single array.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -67,84 +67,10 @@ class Layout(NamedTuple):
     sentences: bool  # whether the ends of sentences are kept
     fields: tuple[str, ...]  # names of the texts of a document; () for a single text
 
-    @classmethod
-    def from_manifest(cls, manifest: Mapping) -> "Layout":
-        end, sentences, fields = (manifest[name] for name in ("end", "sentences", "fields"))
-        return cls(np.dtype(manifest["dtype"]), bool(end), bool(sentences), tuple(map(str, fields)))
-
     @property
     def files(self) -> tuple[str, ...]:
         """Kinds of a split's files."""
         return TOKENS, DOCUMENTS, *[SENTENCES] * self.sentences, *[FIELDS] * bool(self.fields)
-
-
-@dataclass(frozen=True)
-class Store:
-    """A finished store."""
-
-    folder: Path
-    manifest: dict
-
-    @classmethod
-    def open(cls, folder: Path) -> "Store | None":
-        """The store in `folder`; None if it is unfinished or of an earlier format.
-
-        Reads only `store.json`; other files are checked when they are opened. Errors: DataError if it is damaged.
-        """
-        path = folder / MANIFEST
-        if not path.is_file():
-            return None
-        try:
-            manifest = read_json(path)
-            if manifest["format"] != FORMAT:
-                if manifest["format"] < FORMAT:
-                    return None
-                raise DataError(f"data.store={folder} is of a newer format. Choose a new folder, or delete this one.")
-            store = cls(folder, manifest)
-            for split in SPLITS:
-                store._all(split)
-            # A missing key is damage too, found here rather than at its first use.
-            _ = manifest["source"], manifest["origin"], manifest["holdout"], manifest["files"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise damaged(folder, f"{MANIFEST} is unreadable ({type(error).__name__}: {error})") from error
-        return store
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of its files."""
-        return sum(size for split in SPLITS for shard in self._all(split) for _, size, _ in shard.files())
-
-    def check_content(self) -> None:
-        """Compares every file with its checksum. Errors: DataError."""
-        for split in SPLITS:
-            for shard in self._all(split):
-                shard.check_content()
-
-    def shards(self, split: str) -> list["Shard"]:
-        """The split's non-empty parts, in order."""
-        return [shard for shard in self._all(split) if shard.counts.tokens]
-
-    def _all(self, split: str) -> list["Shard"]:
-        layout, tokenizer = Layout.from_manifest(self.manifest), self.manifest["tokenizer"]
-        return [
-            Shard(
-                folder=self.folder,
-                number=number,
-                split=split,
-                layout=layout,
-                counts=Counts(*map(int, part["splits"][split])),
-                sentences=int(part["sentences"][split]),
-                digest=part["digest"] + tokenizer,
-                checksums=tuple(int(part["checksums"][split][kind]) for kind in layout.files),
-            )
-            for number, part in enumerate(self.manifest["parts"])
-        ]
-
-
-def damaged(folder: Path, what: str) -> DataError:
-    return DataError(f"data.store={folder} is damaged: {what}. Restore its files, or delete it to tokenise again.")
 
 
 class Shard(NamedTuple):
@@ -172,36 +98,81 @@ class Shard(NamedTuple):
             return np.dtype("<i8"), (self.sentences,)
         return np.dtype("<i8"), (self.counts.documents, 4 if kind == DOCUMENTS else len(self.layout.fields))
 
-    def files(self) -> Iterator[tuple[str, int, int]]:
-        """Kind, bytes and CRC-32 of each file."""
-        for kind, expected in zip(self.layout.files, self.checksums, strict=True):
-            dtype, shape = self._array(kind)
-            yield kind, int(np.prod(shape)) * dtype.itemsize, expected
+    def size(self, kind: str) -> int:
+        """Bytes of one of its files."""
+        dtype, shape = self._array(kind)
+        return int(np.prod(shape)) * dtype.itemsize
 
     def path(self, kind: str) -> Path:
         return part_file(self.folder, self.number, self.split, kind)
 
     def open(self, kind: str) -> np.ndarray:
         """The array of one of its files, memory-mapped; a store's file from a local copy. Errors: DataError."""
-        dtype, shape = self._array(kind)
-        path, size = self.path(kind), int(np.prod(shape)) * dtype.itemsize
-        try:
-            actual = info(path).size
-        except FileNotFoundError:
-            raise damaged(self.folder, f"{path.name} is missing") from None
+        (dtype, shape), path, size = self._array(kind), self.path(kind), self.size(kind)
+        actual = info(path).size if path.is_file() else 0
         if actual != size:
             raise damaged(self.folder, f"{path.name} has {actual} bytes instead of {size}")
         # An empty file cannot be mapped.
         return np.memmap(local_copy(path), dtype, "r", shape=shape) if size else np.zeros(shape, dtype)
 
     def check_content(self) -> None:
-        """Compares its files with their checksums and counts. Errors: DataError."""
-        for kind, _, expected in self.files():
+        """Compares its files with their checksums. Errors: DataError."""
+        for kind, expected in zip(self.layout.files, self.checksums, strict=True):
             self.open(kind)
-            actual = checksum(local_copy(self.path(kind)))
-            if actual != expected:
-                raise damaged(self.folder, f"{self.path(kind).name} has CRC-32 {actual:08x} instead of {expected:08x}")
-        documents = self.open(DOCUMENTS)
-        last = documents[-1].tolist() if len(documents) else [0, 0, 0, 0]
-        if (len(documents), *last) != (*self.counts, self.sentences):
-            raise damaged(self.folder, f"{MANIFEST} has other counts in part {self.number} than its files")
+            path = self.path(kind)
+            if checksum(local_copy(path)) != expected:
+                raise damaged(self.folder, f"{path.name} has another checksum than when it was written")
+
+
+def damaged(folder: Path, what: str) -> DataError:
+    return DataError(f"data.store={folder} is damaged: {what}. Restore its files, or delete it to tokenise again.")
+
+
+@dataclass(frozen=True)
+class Store:
+    """A finished store."""
+
+    folder: Path
+    manifest: dict
+
+    @classmethod
+    def open(cls, folder: Path) -> "Store | None":
+        """The store in `folder`; None if it is unfinished or of an earlier format.
+
+        Reads only `store.json`; other files are checked when they are opened.
+        """
+        path = folder / MANIFEST
+        manifest = read_json(path) if path.is_file() else {"format": 0}
+        return cls(folder, manifest) if manifest["format"] >= FORMAT else None
+
+    def shards(self, split: str) -> list[Shard]:
+        """The split's non-empty parts, in order."""
+        return [shard for shard in self._all() if shard.split == split and shard.counts.tokens]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its files."""
+        return sum(shard.size(kind) for shard in self._all() for kind in shard.layout.files)
+
+    def check_content(self) -> None:
+        """Compares every file with its checksum. Errors: DataError."""
+        for shard in self._all():
+            shard.check_content()
+
+    def _all(self) -> Iterator[Shard]:
+        manifest = self.manifest
+        layout = Layout(
+            np.dtype(manifest["dtype"]), manifest["end"], bool(manifest["sentences"]), tuple(manifest["fields"])
+        )
+        for number, part in enumerate(manifest["parts"]):
+            for split in SPLITS:
+                yield Shard(
+                    folder=self.folder,
+                    number=number,
+                    split=split,
+                    layout=layout,
+                    counts=Counts(*part["splits"][split]),
+                    sentences=part["sentences"][split],
+                    digest=part["digest"] + manifest["tokenizer"],
+                    checksums=tuple(part["checksums"][split][kind] for kind in layout.files),
+                )

@@ -5,11 +5,10 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from input_pipeline.errors import DataError
 from input_pipeline.token_store.store import DOCUMENTS, FIELDS, NOTHING, SENTENCES, TOKENS, Shard
 
 
@@ -63,27 +62,15 @@ class Stream:
 
     def copy(self, start: int, out: np.ndarray) -> None:
         """Fills `out`, [n] of any integer type, with ids start .. start + n - 1 (modulo N)."""
-        start, filled = start % self.tokens, 0
-        index = bisect.bisect_right(self._ends, start)
-        while filled < len(out):
-            shard = self._open(index, TOKENS)
-            offset = start - _before(self._ends, index)
-            ids = shard[offset : offset + len(out) - filled]
-            out[filled : filled + len(ids)] = ids
-            filled += len(ids)
-            # The stream is circular: the first shard follows the last.
-            start, index = (start + len(ids), index + 1) if index + 1 < len(self.shards) else (0, 0)
+
+        def read(index: int, offset: int, count: int) -> np.ndarray:
+            return self._open(index, TOKENS)[offset : offset + count]
+
+        _fill(out, start, self._ends, read)
 
     def copy_bare(self, start: int, out: np.ndarray) -> None:
         """Fills `out`, [n] of any integer type, with ids start .. start + n - 1 of the bare stream (modulo that)."""
-        start, filled = start % self.bare_tokens, 0
-        index = bisect.bisect_right(self._bare_ends, start)
-        while filled < len(out):
-            offset = start - _before(self._bare_ends, index)
-            ids = self._bare(index, offset, min(len(out) - filled, self.shards[index].bare - offset))
-            out[filled : filled + len(ids)] = ids
-            filled += len(ids)
-            start, index = (start + len(ids), index + 1) if index + 1 < len(self.shards) else (0, 0)
+        _fill(out, start, self._bare_ends, self._bare)
 
     def _bare(self, index: int, offset: int, count: int) -> np.ndarray:
         """`count` ids of a shard from `offset` on, both without end tokens."""
@@ -111,13 +98,8 @@ class Stream:
         return _before(self._ends, index) + begin, end - begin
 
     def sentences(self, number: int) -> np.ndarray:
-        """Ends of a document's sentences, in ids from its first one, int64 [sentences].
-
-        Errors: DataError if the store keeps none.
-        """
+        """Ends of a document's sentences, in ids from its first one, int64 [sentences], if the store keeps them."""
         index, within = self._place(number)
-        if not self.shards[index].layout.sentences:
-            raise DataError(f"data.store={self.shards[index].folder} has no sentences. Set data.sentences=lines.")
         ends = self._open(index, DOCUMENTS)
         begin, before = (int(ends[within - 1, 0]), int(ends[within - 1, 3])) if within else (0, 0)
         return self._open(index, SENTENCES)[before : int(ends[within, 3])] - (begin + self.shards[index].layout.end)
@@ -134,8 +116,7 @@ class Stream:
 
     def _place(self, number: int) -> tuple[int, int]:
         """Shard of a document and its number there."""
-        if not 0 <= number < self.counts.documents:
-            raise IndexError(f"document {number} of {self.counts.documents}")
+        assert 0 <= number < self.counts.documents, f"document {number} of {self.counts.documents}"
         index = bisect.bisect_right(self._document_ends, number)
         return index, number - _before(self._document_ends, index)
 
@@ -152,3 +133,18 @@ class Stream:
 def _before(ends: Sequence[int], index: int) -> int:
     """Start of the interval that ends at ends[index]."""
     return ends[index - 1] if index else 0
+
+
+def _fill(out: np.ndarray, start: int, ends: Sequence[int], read: Callable[[int, int, int], np.ndarray]) -> None:
+    """Fills `out` from place `start` of a circle of shards, which end at `ends`.
+
+    read: (shard, offset in it, count) -> ids.
+    """
+    start, filled = start % ends[-1], 0
+    index = bisect.bisect_right(ends, start)
+    while filled < len(out):
+        ids = read(index, start - _before(ends, index), min(len(out) - filled, ends[index] - start))
+        out[filled : filled + len(ids)] = ids
+        filled += len(ids)
+        # The stream is circular: the first shard follows the last.
+        start, index = (ends[index], index + 1) if index + 1 < len(ends) else (0, 0)

@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from input_pipeline.io import read_json, replace, write_json
+from input_pipeline.io import replace, write_json
 from input_pipeline.sources.base import Document, Source, Span, to_bytes
 from input_pipeline.sources.text import sentences as split_sentences
 from input_pipeline.token_store.store import (
@@ -20,7 +20,6 @@ from input_pipeline.token_store.store import (
     SENTENCES,
     SPLITS,
     TOKENS,
-    Counts,
     Layout,
     part_file,
     token_dtype,
@@ -56,14 +55,6 @@ class Piece(NamedTuple):
 def record_path(job: Job) -> Path:
     """Path of a part's record, which is written last: the part is done if it exists."""
     return job.folder / f"{job.number:05d}.json"
-
-
-def read_record(path: Path) -> dict | None:
-    """Content of a JSON file of an interrupted build; None if it is missing or damaged."""
-    try:
-        return read_json(path)
-    except (FileNotFoundError, ValueError):
-        return None
 
 
 @functools.lru_cache(1)
@@ -104,8 +95,8 @@ def encode(job: Job) -> dict:
                 writer.add(piece, len(text), ids)
     record = {
         "digest": digest.hexdigest(),
-        "splits": {writer.split: list(writer.total) for writer in writers},
-        "sentences": {writer.split: writer.sentences for writer in writers},
+        "splits": {writer.split: [writer.documents, *writer.sums[0, :3].tolist()] for writer in writers},
+        "sentences": {writer.split: int(writer.sums[0, 3]) for writer in writers},
         "checksums": {writer.split: writer.checksums for writer in writers},
     }
     write_json(record_path(job), record)
@@ -141,7 +132,7 @@ def documents(source: Source, spans: Iterable[Span], sentences: str) -> Iterator
     """The documents of spans, in order, in chunks or, with `sentences`, in sentences."""
     for span in spans:
         for place, texts in source.documents(span):
-            yield Document(place, tuple(split_sentences(chunks, span) for chunks in texts) if sentences else texts)
+            yield Document(place, tuple(split_sentences(chunks) for chunks in texts) if sentences else texts)
 
 
 def word_count(text: str) -> int:
@@ -175,16 +166,7 @@ class Writer:
         self._ids, self._pending, self._pieces = [], 0, []
         self._before = ""  # the last text, to tell whether it broke a word
         # Documents written; [1, 4] sums of tokens, bytes, words and sentences, as a row of the file `documents`.
-        self._documents, self._sums = 0, np.zeros((1, 4), np.int64)
-
-    @property
-    def total(self) -> Counts:
-        """Counts of everything written."""
-        return Counts(self._documents, *self._sums[0, :3].tolist())
-
-    @property
-    def sentences(self) -> int:
-        return int(self._sums[0, 3])
+        self.documents, self.sums = 0, np.zeros((1, 4), np.int64)
 
     def add(self, piece: Piece, size: int, ids: np.ndarray) -> None:
         """Adds the next piece of a document, of `size` bytes, with its ids."""
@@ -193,8 +175,9 @@ class Writer:
         if place is not None:
             self._ids.append(self._end)
         elif text:
-            words -= not (self._before[-1:].isspace() or text[:1].isspace())  # a broken word was counted twice
-            words -= self._before[-1:] != "\n"  # the piece before ended within a line, counted as a line end
+            # A word that the pieces' boundary breaks was counted twice, and a line that it breaks as two lines.
+            words -= not (self._before[-1:].isspace() or text[:1].isspace())
+            words -= self._before[-1:] != "\n"
         self._before = "\n" if ends else text
         self._ids.append(ids)
         sentence = ends == SENTENCES and len(ids) > 0  # text without ids is no sentence
@@ -206,8 +189,8 @@ class Writer:
     def finish(self) -> None:
         """Writes the rest."""
         self._flush()
-        if self._documents:
-            self._write(DOCUMENTS, self._sums)
+        if self.documents:
+            self._write(DOCUMENTS, self.sums)
 
     def _flush(self) -> None:
         """Writes what is in memory; of `documents` all rows but the last, whose document may continue."""
@@ -215,16 +198,18 @@ class Writer:
             return
         pieces = np.array(self._pieces, np.int64)
         begins, fields = pieces[:, 4].astype(bool), pieces[:, 5].astype(bool)
-        pieces[begins, 0] += len(self._end)  # the end token stands before its document
-        sums = np.concatenate([self._sums, self._sums + np.cumsum(pieces[:, :4], axis=0)])  # before and after each
+        # An end token precedes its document.
+        pieces[begins, 0] += len(self._end)
+        # Sums before and after each piece.
+        sums = np.concatenate([self.sums, self.sums + np.cumsum(pieces[:, :4], axis=0)])
         before, after = sums[:-1], sums[1:]
         self._write(TOKENS, np.concatenate(self._ids).astype(self._layout.dtype))
         # The sums before a document begins are those at the end of the one before it; the first has none before it.
-        self._write(DOCUMENTS, before[begins][self._documents == 0 :])
+        self._write(DOCUMENTS, before[begins][self.documents == 0 :])
         self._write(SENTENCES, after[pieces[:, 3] > 0, 0])
         self._write(FIELDS, after[fields, 0])
-        self._documents += int(begins.sum())
-        self._ids, self._pending, self._pieces, self._sums = [], 0, [], sums[-1:]
+        self.documents += int(begins.sum())
+        self._ids, self._pending, self._pieces, self.sums = [], 0, [], sums[-1:]
 
     def _write(self, kind: str, values: np.ndarray) -> None:
         if values.size:

@@ -49,14 +49,6 @@ def test_copies_of_text_that_is_partly_held_out(prepare, write):
         prepare(train, holdout=0.2, test=copy)
 
 
-def test_copies_of_all_sources_together(prepare, write):
-    one, two = (write(f"train/{name}.txt", f"Text of {name}.") for name in ("one", "two"))
-    for name, text in (("a", "one"), ("b", "two")):
-        path = write(f"copies/{name}.txt", f"Text of {text}.")
-    with pytest.raises(DataError, match=r"data\.validation="):
-        prepare(f"text:{one} + text:{two}", validation=f"text:{os.path.dirname(path)}/*.txt")
-
-
 def test_disjoint_bytes_of_a_file_are_splits(prepare, write):
     path = write("train.txt", "Text.\n" * 100)
     corpus = prepare(f"text:{path}?bytes=:300", validation=f"text:{path}?bytes=300:450", test=f"text:{path}?bytes=450:")

@@ -125,7 +125,6 @@ def test_split_shorter_than_a_row(corpus):
         ({"split": "test"}, "--split=test"),
         ({"stride": 17}, "evaluate.stride=17"),
         ({"stride": 4, "layout": "packed"}, "evaluate.stride=4"),
-        ({"layout": "ragged"}, "layout=ragged"),
         ({"layout": "document"}, "data.layout=document"),
     ],
 )

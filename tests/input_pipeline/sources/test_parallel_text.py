@@ -1,6 +1,5 @@
 """Texts that lie line by line in a file for each language."""
 
-import gzip
 import pickle
 
 import pytest
@@ -34,21 +33,8 @@ def test_parallel_lines(write, fields):
     assert sorted(file.name for file in source.files()) == ["t.de", "t.en"]
 
 
-def test_parallel_compressed(tmp_path):
-    for name, text in (("en", ENGLISH), ("de", GERMAN)):
-        (tmp_path / f"t.{name}.gz").write_bytes(gzip.compress(text.encode()))
-    assert texts(only(f"parallel:{tmp_path}/t.{{}}.gz?fields=en,de"))[1] == ["the hat", "der Hut"]
-
-
 def test_parallel_unequal_length(write):
     path = write("t.en", ENGLISH)
     write("t.de", GERMAN + "noch eine\nund noch eine\n")
     with pytest.raises(DataError):
         texts(only(f"parallel:{path.replace('t.en', 't.{}')}?fields=en,de"))
-
-
-def test_parallel_not_utf8(tmp_path):
-    (tmp_path / "t.en").write_text(ENGLISH)
-    (tmp_path / "t.de").write_bytes("eine\nüber\n".encode("latin-1"))
-    with pytest.raises(DataError):
-        texts(only(f"parallel:{tmp_path}/t.{{}}?fields=en,de"))

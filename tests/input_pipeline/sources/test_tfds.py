@@ -1,6 +1,5 @@
 """TFDS for real: a small set built by its own builder, read back without TensorFlow."""
 
-import json
 import shutil
 import sys
 
@@ -78,24 +77,17 @@ def test_tfds_name_and_slice(prepare, folder):
 
 
 @pytest.mark.parametrize(
-    ("train", "scored", "records"),
+    ("train", "scored"),
     [
-        ("{folder}", "{folder}?split=train&field=text", "0 to 49"),
-        ("{folder}", "{folder}?split=train[:20%]", "0 to 9"),
-        ("{folder}?split=train[:80%]", "{folder}?split=train[70%:]", "35 to 39"),
-        ("{folder}?split=train[:10]", "{folder}?split=validation+train[9:12]", "9 to 9"),
-        ("tiny?data_dir={data_dir}", "{folder}?split=train[:1]", "0 to 0"),
+        ("{folder}", "{folder}?split=train[:20%]"),
+        ("{folder}?split=train[:80%]", "{folder}?split=train[70%:]"),
+        ("tiny?data_dir={data_dir}", "{folder}?split=train[:1]"),
     ],
 )
-def test_tfds_overlapping_splits(prepare, folder, train, scored, records):
+def test_tfds_overlapping_splits(prepare, folder, train, scored):
     train, scored = (f"tfds:{spec.format(folder=folder, data_dir=folder.parent.parent)}" for spec in (train, scored))
     with pytest.raises(DataError):
         prepare(train, validation=scored)
-
-
-def test_tfds_disjoint_slices(prepare, folder):
-    corpus = prepare(f"tfds:{folder}?split=train[:80%]", validation=f"tfds:{folder}?split=validation+train[80%:]")
-    assert [row["documents"] for row in corpus.summary()] == [40, 15]
 
 
 def test_tfds_deleted_after_tokenising(prepare, folder, tmp_path):
@@ -117,22 +109,11 @@ def test_tfds_holdout(prepare, folder):
     "spec",
     [
         "tfds:no_such_set",
-        "tfds:tiny?data_dir=/no/such/folder",
         "tfds:/no/such/folder",
         "tfds:{folder}?split=tain",
-        "tfds:{folder}?field=body",
         "tfds:{folder}?field=label",
     ],
 )
 def test_tfds_mistakes(prepare, folder, spec):
     with pytest.raises(DataError):
         prepare(spec.format(folder=folder))
-
-
-def test_tfds_tfrecord(prepare, folder, tmp_path):
-    copy = tmp_path / "tiny/1.0.0"
-    shutil.copytree(folder, copy)
-    info = json.loads((copy / "dataset_info.json").read_text())
-    (copy / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": "tfrecord"}))
-    with pytest.raises(DataError):
-        prepare(f"tfds:{copy}")

@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from input_pipeline.errors import DataError
 from input_pipeline.token_store import beam, build
 
 DIRECT = "--runner=DirectRunner --direct_num_workers=2 --direct_running_mode=multi_threading"
@@ -49,9 +48,3 @@ def test_build_any_number_of_processes(made):
 
 def test_beam_same_store(made, needs_beam):
     assert made(beam.pipeline(DIRECT)) == made(build.processes(1))
-
-
-def test_beam_unusable_text(prepare, write, needs_beam):
-    path = write("rows/a.jsonl", '{"text": "one"}\nno JSON\n')
-    with pytest.raises(DataError):
-        prepare(f"jsonl:{path}", workers=beam.pipeline(DIRECT))

@@ -16,8 +16,7 @@ import pytest
 from configs import common
 from input_pipeline.errors import DataError
 from input_pipeline.sources import base
-from input_pipeline.sources import text as text_files
-from input_pipeline.token_store import build, store, writer
+from input_pipeline.token_store import build, writer
 from input_pipeline.token_store.stream import Stream
 
 END = 256  # of the byte tokenizer
@@ -100,19 +99,6 @@ def test_holdout_equal_lines(prepare, write):
     assert held and not train & held and len(train | held) == 50
 
 
-def test_store_chunked_document(prepare, write, monkeypatch):
-    monkeypatch.setattr(text_files, "CHUNK", 50)
-    monkeypatch.setattr(base.split_chunks, "__defaults__", (50,))
-    text = "word " * 200 + "x" * 120 + " end\n" * 3
-    corpus = prepare(f"text:{write('a.txt', text)}")
-    assert split_texts(corpus, "train") == [text.encode()]
-    assert corpus.summary()[0]["words"] == len(text.split()) + text.count("\n")
-
-
-def test_token_dtype():
-    assert store.token_dtype(1 << 16).itemsize == 2 and store.token_dtype((1 << 16) + 1).itemsize == 4
-
-
 def test_store_source_changed(prepare, words, write, tmp_path):
     source = words(5)
     prepare(source)
@@ -148,20 +134,6 @@ def test_store_outlives_source(prepare, words, tmp_path):
     assert said == [f"using the token store of {source}, whose files are not here"]
 
 
-def test_store_of_other_interpreter(prepare, monkeypatch, tmp_path):
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib/a.py").write_text("import this\n")
-    monkeypatch.setattr(text_files.sysconfig, "get_path", lambda name: str(tmp_path / "lib"))
-    said = []
-    prepare("stdlib")
-    (tmp_path / "lib/a.py").write_text("import that too\n")
-    monkeypatch.setattr(text_files.StandardLibrary, "origin", "cpython 4.0")
-    corpus = prepare("stdlib", said=said)
-    assert len(said) == 1 and said[0].startswith("using the token store of stdlib made from cpython 3.")
-    with pytest.raises(DataError):
-        corpus.raw_bytes("train")
-
-
 def test_store_after_new_tokenizer(prepare, words, tmp_path):
     source = words(20)
     prepare(source)
@@ -169,12 +141,6 @@ def test_store_after_new_tokenizer(prepare, words, tmp_path):
     corpus = prepare(source, tokenizer={"kind": "sentencepiece", "vocab_size": 270, "algorithm": "bpe"})
     ids = stream_ids(corpus.stream("train"))
     assert corpus.tokenizer.decode(ids).encode() == corpus.raw_bytes("train")
-
-
-def test_store_unwritable_folder(prepare, words, write):
-    blocker = write("file", "not a folder")
-    with pytest.raises(DataError):
-        prepare(words(3), store=f"{blocker}/store")
 
 
 # Real processes.
@@ -273,35 +239,8 @@ def test_build_concurrent_processes(write, tmp_path):
     assert sum("tokenising" in out for out, _ in outputs) == 1
 
 
-def test_build_source_changed(prepare, words, monkeypatch, tmp_path):
-    source, said = words(20), []
-    monkeypatch.setattr(build, "PART_BYTES", 300)
-    monkeypatch.setattr(build, "_run", lambda jobs, *rest: [writer.encode(job) for job in jobs[:2]] and 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        prepare(source)
-    monkeypatch.undo()
-    path = tmp_path / "text/words/000.txt"
-    path.write_bytes(b"changed " + path.read_bytes())
-    corpus = prepare(source, said=said)
-    assert "starting again" in said[0]
-    assert split_texts(corpus, "train")[0].startswith(b"changed ")
-
-
 def test_pipeline_imports_no_jax():
     """Worker processes start quickly."""
     code = "import sys, input_pipeline.pipeline; print([m for m in ('jax', 'grain', 'tensorflow') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_store_without_text(prepare, write):
-    path = write("empty.txt", "")
-    with pytest.raises(DataError):
-        prepare(f"text:{path}")
-
-
-def test_store_validation_source(prepare, write):
-    train, validation = write("a.txt", "train text"), write("b.txt", "validation text")
-    corpus = prepare(f"text:{train}", validation=f"text:{validation}", test=f"text:{validation}", holdout=0.5)
-    assert split_texts(corpus, "train") == [b"train text"]
-    assert split_texts(corpus, "validation") == split_texts(corpus, "test") == [b"validation text"]

@@ -116,7 +116,7 @@ def test_completions_begin_as_the_original(pretrain, folder, tmp_path):
     ("changes", "key"),
     [
         ({"data__image": "(8, 8, 1)", "data__length": 64}, "image"),
-        ({"data__length": 96}, "data.length"),
+        ({"data__length": 96}, "data.layout"),
         ({"data__image": "()"}, "data.image"),
         ({"tokenizer__kind": "sentencepiece"}, "tokenizer.kind"),
     ],

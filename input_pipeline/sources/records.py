@@ -1,0 +1,129 @@
+"""Records of named fields as documents: JSON lines, files that correspond line by line, and records of TFDS."""
+
+import functools
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from input_pipeline.errors import DataError
+from input_pipeline.io import info, open_path
+from input_pipeline.sources.base import Document, File, Source, Span, absolute, hash_to_unit
+from input_pipeline.sources.text import lines, open_bytes
+
+PLACEHOLDER = "{}"  # a field's name in the path of a `Parallel` source
+Reader = Callable[[object], Document]
+
+
+def parse_fields(spec: str, options: Mapping[str, str]) -> tuple[str, ...]:
+    """The option `fields` of a source of records. Errors: DataError for empty or repeated names."""
+    fields = tuple(options["fields"].split(",")) if "fields" in options else ()
+    if fields and ("field" in options or not all(fields) or len(set(fields)) < len(fields)):
+        raise DataError(f"'{spec}': write fields=NAME,NAME, each once, or field=NAME for one text.")
+    return fields
+
+
+def reader(field: str, fields: Sequence[str]) -> Reader:
+    """The function that makes a document of a record: of its `fields`, or without any of the text at `field`."""
+    if fields:
+        return functools.partial(fields_document, fields=fields)
+    return functools.partial(text_document, field=field)
+
+
+def value_at(record: object, field: str, types: type) -> object:
+    """The value of a record (a dict) at `field`. Errors: DataError if there is none of these types."""
+    value = record.get(field) if isinstance(record, dict) else None
+    if not isinstance(value, types):
+        fields = ", ".join(record) if isinstance(record, dict) else "none"
+        raise DataError(f"no usable field '{field}' ({type(value).__name__}). Its fields: {fields}. Name another.")
+    return value
+
+
+def text_document(record: object, field: str) -> Document:
+    """The text at `field` of a record."""
+    text, data = _text_and_bytes(value_at(record, field, str | bytes))
+    return Document.from_texts(hash_to_unit(data), text)
+
+
+def fields_document(record: object, fields: Sequence[str]) -> Document:
+    """The texts at `fields` of a record, in this order; numbers and booleans as JSON writes them."""
+    pairs = [_text_and_bytes(value_at(record, field, str | bytes | int | float)) for field in fields]
+    return Document.from_texts(hash_to_unit(b"\0".join(data for _, data in pairs)), *(text for text, _ in pairs))
+
+
+def _text_and_bytes(value: str | bytes | float) -> tuple[str, bytes]:
+    if isinstance(value, bytes):
+        return value.decode("utf-8"), value
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text, text.encode("utf-8")
+
+
+def json_documents(span: Span, read: Reader) -> Iterator[Document]:
+    """The document that `read` makes of each line's JSON object."""
+    offset = 0
+    try:
+        for offset, line in lines(span):
+            if span.end is not None and offset >= span.end:
+                return
+            if line.strip():
+                # Decoded first: of bytes, json would guess UTF-16 and UTF-32 too.
+                yield read(json.loads(line.decode("utf-8").removeprefix("\ufeff")))
+    except ValueError as error:  # of UTF-8, JSON, or its fields
+        raise DataError(f"{span.path}, line {_line_number(span.path, offset)} is no usable object: {error}") from error
+
+
+def _line_number(path: str, offset: int) -> int:
+    """The number of the line that begins at byte `offset`: counted only for a message."""
+    with open_bytes(path, 0) as stream:
+        ends = itertools.accumulate(map(len, stream))
+        return next((number for number, end in enumerate(ends, start=1) if end > offset), 0)
+
+
+@dataclass(frozen=True)
+class Parallel(Source):
+    """Line i of every file is a text of document i: `parallel:data/train.{}.gz?fields=en,de`.
+
+    `fields` are in the order in which an objective takes them.
+    """
+
+    spec: str
+    path: str  # absolute, with PLACEHOLDER
+    fields: tuple[str, ...]
+    records = True
+
+    @classmethod
+    def make(cls, spec: str, path: str, options: Mapping[str, str]) -> "Parallel":
+        fields = parse_fields(spec, options)
+        if path.count(PLACEHOLDER) != 1 or not fields:
+            raise DataError(f"'{spec}': name a file per field, such as parallel:train.{PLACEHOLDER}.gz?fields=en,de.")
+        return cls(spec, absolute(path), fields)
+
+    def _names(self) -> list[str]:
+        return [self.path.replace(PLACEHOLDER, field) for field in self.fields]
+
+    def paths(self) -> list[str]:
+        return [path for path in self._names() if open_path(path).is_file()]
+
+    def files(self) -> list[File]:
+        if missing := set(self._names()) - set(self.paths()):
+            raise DataError(f"'{self.spec}': {min(missing)} is no file. Check the path.")
+        return [File(os.path.basename(path), *info(open_path(path))) for path in self._names()]
+
+    def spans(self, target: int) -> Iterator[Span]:
+        """One span: a line's offset in one file says nothing about its offset in another."""
+        size = sum(file.size for file in self.files())
+        yield Span(self.path, os.path.basename(self.path), 0, None, size)
+
+    def documents(self, span: Span) -> Iterator[Document]:
+        files = [lines(Span(path, path, 0, None, 0)) for path in self._names()]
+        number = 0
+        try:
+            for found in zip(*files, strict=True):
+                number += 1
+                record = {field: line for field, (_, line) in zip(self.fields, found, strict=True)}
+                yield fields_document(record, self.fields)
+        except ValueError as error:  # files of unequal length, or text that is not UTF-8
+            raise DataError(
+                f"'{self.spec}', near line {number}: {error}. Give UTF-8 files of as many lines."
+            ) from error
