@@ -5,7 +5,9 @@ since that start: after restoring, with every save, at least every ten seconds i
 process loses what came after its last row. An incomplete line is ignored.
 """
 
+import contextlib
 import json
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +18,6 @@ from pretrain.metrics.writer import StoreMirror
 EVERY = 10.0  # seconds between two rows, at most, while training
 PRODUCTIVE, LOST, STARTING, IDLE = "step", "lost", "start", "idle"
 CATEGORIES = (PRODUCTIVE, "data", "compile", "save", "restore", "evaluate", STARTING, "other", LOST, IDLE)
-LARGEST = 1e15  # of any number in a row, so that sums are finite
-# Fields of the two kinds of rows.
-START_ROW = {"began": (int, float), "time": (int, float)}
-STEP_ROW = {"update": int, "seconds": dict, "time": (int, float)}
 
 
 class Goodput:
@@ -33,7 +31,7 @@ class Goodput:
             self._mirror = StoreMirror(path.parent)
             path = self._mirror.path / path.name
         torn = path.exists() and not path.read_bytes().endswith(b"\n")
-        self._file = path.open("a")
+        self._file = path.open("a", buffering=1)  # every line reaches the kernel: kill -9 loses none
         if torn:
             self._file.write("\n")
         now = time.time()
@@ -52,41 +50,26 @@ class Goodput:
 
     def _append(self, row: dict) -> None:
         self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
         self._last = time.monotonic()
 
     def close(self) -> None:
-        if self._file:
-            self._file.close()
-            self._file = None
-        if self._mirror:
-            self._mirror.close()
+        for closable in filter(None, (self._file, self._mirror)):
+            closable.close()
+        self._file = None
 
 
 def read_rows(path: Path) -> Iterator[dict]:
     """The complete rows of a file. Errors: OSError."""
     for line in path.read_bytes().splitlines():
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict) and _is_complete(row):
-            yield row
-
-
-def _is_complete(row: dict) -> bool:
-    fields = START_ROW if "began" in row else STEP_ROW
-    seconds = row["seconds"].values() if isinstance(row.get("seconds"), dict) else ()
-    numbers = [*(row.get(name) for name, kind in fields.items() if kind is not dict), *seconds]
-    has_fields = all(isinstance(row.get(name), kind) for name, kind in fields.items())
-    return has_fields and all(isinstance(number, int | float) and abs(number) < LARGEST for number in numbers)
+        # A row torn by a kill or a full disk is no JSON: it ends before its brace.
+        with contextlib.suppress(ValueError):
+            yield json.loads(line)
 
 
 def last_saved_step(path: Path) -> int:
     """The step of the newest checkpoint that a file mentions; 0 for none. Errors: OSError."""
-    if not path.exists():
-        return 0
-    return max((row["saved"] for row in read_rows(path) if isinstance(row.get("saved"), int)), default=0)
+    rows = read_rows(path) if path.exists() else ()
+    return max((row.get("saved", 0) for row in rows), default=0)
 
 
 def summarize(path: Path) -> dict:
@@ -99,16 +82,17 @@ def summarize(path: Path) -> dict:
     spent = dict.fromkeys(CATEGORIES, 0.0)
     stretches: list[list[float]] = []  # steps that last: [after, up to, seconds of steps, seconds of data]
     starts = repeated = step = 0
-    before, ended, starting = {}, None, None
+    before, ended, starting = {}, math.inf, None
     for row in read_rows(path):
         if "began" in row:
-            if ended is not None:  # clocks of hosts differ: no time is negative
-                spent[IDLE] += max(0.0, row["began"] - ended)
+            # Clocks of hosts differ: no time is negative.
+            spent[IDLE] += max(0.0, row["began"] - ended)
             starting = max(0.0, row["time"] - row["began"])
             spent[STARTING] += starting
             starts, before, ended = starts + 1, {}, row["time"]
             continue
         new = {name: value - before.get(name, 0.0) for name, value in row["seconds"].items()}
+        # A step below the last one: a later start, or a rewind, repeats what came after it.
         if row["update"] < step:
             repeated += step - row["update"]
             spent[LOST] += _drop_steps(stretches, row["update"])
@@ -135,11 +119,12 @@ def summarize(path: Path) -> dict:
 
 
 def _drop_steps(stretches: list[list[float]], last: int) -> float:
-    """Removes the steps after `last` from the stretches; returns their seconds."""
+    """Remove the steps after `last` from the stretches; return their seconds."""
     lost = 0.0
     for stretch in stretches:
         after, upto, step, data = stretch
         if upto > last:
+            # Between two rows each step takes as long as the others.
             share = (upto - last) / (upto - after) if after < last else 1.0
             lost += share * (step + data)
             stretch[1:] = [max(after, last), (1 - share) * step, (1 - share) * data]

@@ -25,37 +25,38 @@ LONG = 20.0  # seconds of waiting after which the reason is printed
 
 
 class Progress:
-    """Shows progress from step `start` to `total`; 0 for an unknown end.
+    """Shows progress from step `start` to `total`.
 
     On a terminal a thread redraws one line four times a second; elsewhere each `update` prints a line. The time left
     assumes the mean pace since the first update, including evaluations and saves.
     """
 
     def __init__(self, total: int, start: int, description: str, file: TextIO | None = None):
-        self._total, self._start, self._description = total, start, description
-        self._file = file or sys.stderr
+        self._total, self._file = total, file or sys.stderr
         self._first: tuple[int, float] | None = None  # step and time of the first update, which excludes compilation
         self._bar = None
         if self._file.isatty():
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[line]}"))
             self._bar = Bar(*columns, console=Console(file=self._file), refresh_per_second=4)
-            self._task = self._bar.add_task(description, total=total or None, completed=start, line="")
+            self._task = self._bar.add_task(description, total=total, completed=start, line="")
             self._bar.start()
 
     def update(self, step: int, values: dict[str, float]) -> None:
-        """Shows `step` and those of `values` that are in `FORMATS`, in its order."""
-        line = "  ".join(
-            [f"step {step}/{self._total}" if self._total else f"step {step}"]
-            + [form(values[name]) for name, form in FORMATS.items() if name in values]
-            + [f"ETA {left}" for left in [self._time_left(step)] if left]
-        )
+        """Show `step` and those of `values` that are in `FORMATS`, in its order."""
+        now = time.perf_counter()
+        first, then = self._first = self._first or (step, now)
+        parts = [f"step {step}/{self._total}"]
+        parts += [form(values[name]) for name, form in FORMATS.items() if name in values]
+        if step > first:
+            parts.append(f"ETA {clock((self._total - step) * (now - then) / (step - first))}")
+        line = "  ".join(parts)
         if self._bar is None:
             print(line, file=self._file, flush=True)
         else:
             self._bar.update(self._task, completed=step, line=line)
 
     def note(self, message: str) -> None:
-        """Prints a line, above the bar if there is one."""
+        """Print a line, above the bar if there is one."""
         if self._bar is None:
             print(message, file=self._file, flush=True)
         else:
@@ -63,7 +64,7 @@ class Progress:
 
     @contextmanager
     def waiting(self, message: str) -> Iterator[None]:
-        """Prints the message if the block takes longer than `LONG` seconds."""
+        """Print the message if the block takes longer than `LONG` seconds."""
         timer = threading.Timer(LONG, self.note, [message])
         timer.daemon = True
         timer.start()
@@ -73,18 +74,9 @@ class Progress:
             timer.cancel()
 
     def close(self) -> None:
-        """Stops redrawing; the last state of the bar stays on the terminal."""
+        """Stop redrawing; the last state of the bar stays on the terminal."""
         if self._bar is not None:
             self._bar.stop()
-
-    def _time_left(self, step: int) -> str:
-        now = time.perf_counter()
-        if self._first is None:
-            self._first = (step, now)
-        first, then = self._first
-        if not self._total or step <= first:
-            return ""
-        return clock((self._total - step) * (now - then) / (step - first))
 
 
 class Ledger:
@@ -111,9 +103,8 @@ class Ledger:
 
     @contextmanager
     def spend(self, category: str) -> Iterator[None]:
-        """Charges the block to `category`, one of `CATEGORIES`; any other name raises KeyError."""
+        """Charge the block to `category`, one of `CATEGORIES`."""
         before = self.category
-        self._seconds[category]  # raises KeyError here, not when the block ends
         self._turn(category)
         self.turns += 1
         try:
@@ -123,7 +114,7 @@ class Ledger:
             self.turns += 1
 
     def advance(self) -> bool:
-        """Counts a turn, for the watchdog; returns False, so that it can be a callback which never stops a loop."""
+        """Count a turn, for the watchdog; return False, so that it can be a callback which never stops a loop."""
         self.turns += 1
         return False
 
@@ -150,6 +141,7 @@ def clock(seconds: float) -> str:
 
 def amount(value: float) -> str:
     """A number to three digits with a unit prefix: 950, 41.2k, 1.25M, 175G, 3.64T, 314E."""
+    # Limits half a digit below the next power: 999.6 is shown as 1.00k.
     for letter in ("", "k", "M", "G", "T", "P", "E"):
         if abs(value) < 999.5 or letter == "E":
             break

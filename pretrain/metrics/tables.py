@@ -17,7 +17,7 @@ class _Console(Console):
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:
-    """Prints a table on stdout below its title; numbers are right-aligned with thousands separators."""
+    """Print a table on stdout below its title; numbers are right-aligned with thousands separators."""
     table = Table()
     for i, name in enumerate(columns):
         numeric = all(isinstance(row[i], (int, float)) for row in rows)

@@ -6,6 +6,7 @@ resumed run equal those of an uninterrupted one.
 
 import csv
 import io
+import itertools
 import json
 import tempfile
 import time
@@ -30,40 +31,28 @@ class MetricWriter:
     """
 
     def __init__(self, folder: str | Path, tensorboard: bool, csv: bool, jsonl: bool, start_step: int):
-        self._kinds = [kind for kind, wanted in ((CsvFile, csv), (JsonlFile, jsonl)) if wanted]
-        self._files: dict[str, list[RowFile]] = {}
-        self._events: EventFile | None = None
-        self._mirror: StoreMirror | None = None
-        self._start = start_step
-        if not (tensorboard or self._kinds):
+        kinds = [kind for kind, wanted in ((CsvFile, csv), (JsonlFile, jsonl)) if wanted]
+        self._files, self._events, self._mirror = {}, None, None
+        if not (tensorboard or kinds):
             return
         self._mirror = StoreMirror(folder) if paths.is_remote(folder) else None
-        self._folder = self._mirror.path if self._mirror else Path(folder)
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:
-            raise UserError(f"{folder}: a file, not the folder of metrics. Move it away.") from None
+        folder = self._mirror.path if self._mirror else Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         for split in SPLITS:  # a split that the run has not reached again loses its later rows too
-            self._open(split)
+            self._files[split] = [kind(workdir.rows(folder, split, kind.suffix), start_step) for kind in kinds]
         if tensorboard:
-            self._events = EventFile(workdir.events(self._folder), start_step)
-
-    def _open(self, split: str) -> "list[RowFile]":
-        if split not in self._files:
-            files = [kind(workdir.rows(self._folder, split, kind.suffix), self._start) for kind in self._kinds]
-            self._files[split] = files
-        return self._files[split]
+            self._events = EventFile(workdir.events(folder), start_step)
 
     def write(self, split: str, step: int, values: dict[str, Number]) -> None:
-        """Adds the row of `split` at `step`; replaces the last row if it has the same step."""
+        """Add the row of `split` at `step`; replace the last row if it has the same step."""
         row = {"step": int(step)} | {name: _round(value) for name, value in values.items()}
-        for file in self._open(split) if self._kinds else ():
+        for file in self._files.get(split, ()):
             file.append(row)
         if self._events:
             self._events.append(int(step), {f"{split}/{name}": float(value) for name, value in values.items()})
 
     def flush(self) -> None:
-        """Makes all rows visible to others: uploads them to a store. Call it before a checkpoint is saved."""
+        """Make all rows visible to others: upload them to a store. Call it before a checkpoint is saved."""
         if self._events:
             self._events.flush()
         if self._mirror:
@@ -71,48 +60,42 @@ class MetricWriter:
 
     def close(self) -> None:
         self.flush()
-        for files in self._files.values():
-            for file in files:
-                file.close()
-        if self._events:
-            self._events.close()
-        if self._mirror:
-            self._mirror.close()
+        for closable in (*itertools.chain(*self._files.values()), self._events, self._mirror):
+            if closable:
+                closable.close()
 
 
-class RowFile:
-    """A text file with one line per row, in rising steps. Opening it drops rows after step `start`."""
+class JsonlFile:
+    """A text file with one JSON object per row, in rising steps. Opening it drops rows after step `start`."""
 
-    suffix: str
+    suffix = ".jsonl"
 
     def __init__(self, path: Path, start: int):
         self._path, self._last, self._file = path, -1, None
         if not path.exists():
             return
+        text = path.read_text()
+        complete = text[: text.rfind("\n") + 1]  # a killed process can leave a part of a line
         try:
-            text = path.read_text()
-            complete = text[: text.rfind("\n") + 1]  # a killed process can leave a part of a line
             rows = [row for row in self.parse(complete) if 0 < int(row["step"]) <= start]
-            self._rewrite(self.format(rows))
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, csv.Error, IsADirectoryError) as error:
+        except (ValueError, KeyError, TypeError, csv.Error) as error:
             raise UserError(f"{path}: not a file of metrics ({error}). Move it away.") from error
+        self._rewrite(self.format(rows))
         self._last = max((int(row["step"]) for row in rows), default=-1)
 
-    def _rewrite(self, text: str) -> None:
-        self.close()
-        workdir.write(self._path, text.encode())
-
     def append(self, row: Row) -> None:
-        if row["step"] < self._last:
-            raise ValueError(f"{self._path.name} has step {self._last}; rows must come in rising steps")
+        assert row["step"] >= self._last, f"{self._path.name} has step {self._last}: steps rise"
         if row["step"] == self._last:
             self._rewrite(self.format(self.parse(self._path.read_text())[:-1]))
-        self._last = row["step"]
-        line = self.line(row)
+        self._last, line = row["step"], self.line(row)
         if self._file is None:
             self._file = self._path.open("a", newline="")
         self._file.write(line)
         self._file.flush()  # the kernel has it: kill -9 loses no row
+
+    def _rewrite(self, text: str) -> None:
+        self.close()
+        workdir.write(self._path, text.encode())
 
     def close(self) -> None:
         if self._file:
@@ -120,31 +103,16 @@ class RowFile:
             self._file = None
 
     def parse(self, text: str) -> list[Row]:
-        raise NotImplementedError
-
-    def format(self, rows: list[Row]) -> str:
-        raise NotImplementedError
-
-    def line(self, row: Row) -> str:
-        raise NotImplementedError
-
-
-class JsonlFile(RowFile):
-    """One JSON object per line."""
-
-    suffix = ".jsonl"
-
-    def parse(self, text):
         return list(map(json.loads, text.splitlines()))
 
-    def format(self, rows):
+    def format(self, rows: list[Row]) -> str:
         return "".join(map(self.line, rows))
 
-    def line(self, row):
+    def line(self, row: Row) -> str:
         return one_line(row) + "\n"
 
 
-class CsvFile(RowFile):
+class CsvFile(JsonlFile):
     """Comma-separated values. A metric that appears later adds a column at the end, blank in earlier rows."""
 
     suffix = ".csv"
@@ -157,15 +125,13 @@ class CsvFile(RowFile):
         return list(csv.DictReader(io.StringIO(text), strict=True))
 
     def format(self, rows):
-        if any(None in row or None in row.values() for row in rows):
-            raise ValueError("a row has more or fewer values than there are columns")
         # A column that came after the last row of these has yet to come again.
         self._columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
         return self._lines(rows, header=True) if rows else ""
 
     def line(self, row):
-        new = [name for name in row if name not in self._columns]
-        if new:
+        if new := [name for name in row if name not in self._columns]:
+            # All rows are written again under a longer header: it happens once or twice in a run.
             rows = self.parse(self._path.read_text()) if self._columns else []
             self._columns += new
             self._rewrite(self._lines(rows, header=True))
@@ -181,36 +147,24 @@ class CsvFile(RowFile):
 
 
 class EventFile:
-    """TensorBoard events: a file for each start that writes a row.
-
-    tensorboardX is imported at once, so that no step is charged for it: it imports PyTorch if that is installed.
-    """
+    """TensorBoard events: a file for each start."""
 
     def __init__(self, folder: Path, start: int):
-        from tensorboardX import writer
+        # Imported here, before any step is timed: tensorboardX imports PyTorch if that is installed.
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.writer import FileWriter
 
-        self._file_writer, self._folder, self._start = writer.FileWriter, folder, start
-        self._writer = None  # from the first row on
+        # The name has whole seconds only, which two starts may share.
+        self._writer = FileWriter(str(folder), filename_suffix=f".{time.time_ns()}")
+        # TensorBoard hides what an interrupted start wrote from this step on.
+        self._writer.add_event(Event(step=start + 1, session_log=SessionLog(status=SessionLog.START)))
+        self.flush, self.close = self._writer.flush, self._writer.close
 
     def append(self, step: int, values: dict[str, float]) -> None:
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
         from tensorboardX.proto.summary_pb2 import Summary
 
-        if self._writer is None:
-            # The name has whole seconds only, which two starts may share.
-            self._writer = self._file_writer(str(self._folder), filename_suffix=f".{time.time_ns()}")
-            # TensorBoard hides what an interrupted start wrote from this step on.
-            self._writer.add_event(Event(step=self._start + 1, session_log=SessionLog(status=SessionLog.START)))
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._writer.add_summary(Summary(value=scalars), step)
-
-    def flush(self) -> None:
-        if self._writer:
-            self._writer.flush()
-
-    def close(self) -> None:
-        if self._writer:
-            self._writer.close()
 
 
 class StoreMirror:

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from pretrain.metrics import progress
 from pretrain.metrics.progress import Ledger, Progress, amount, clock
 
 
@@ -36,14 +35,6 @@ def test_progress_time_left(monkeypatch):
     assert out.getvalue().splitlines() == ["step 1/1000", "step 11/1000  ETA 1:22:25", "step 13/1000  ETA 1:22:15"]
 
 
-def test_progress_unknown_end():
-    out = io.StringIO()
-    progress = Progress(0, 0, "reading", file=out)
-    progress.update(1, {})
-    progress.update(2, {})
-    assert out.getvalue() == "step 1\nstep 2\n"
-
-
 def read_to_end(terminal: int) -> str:
     """Reads all that was written to a pseudo-terminal whose writing end is closed."""
     shown = b""
@@ -69,18 +60,6 @@ def test_progress_terminal():
     assert "\x1b[" in shown  # the line is redrawn in place
 
 
-def test_progress_waiting(monkeypatch):
-    monkeypatch.setattr(progress, "LONG", 0.05)
-    file = io.StringIO()
-    shown = Progress(10, 0, "training", file=file)
-    with shown.waiting("compiling"):
-        time.sleep(0.5)
-    monkeypatch.setattr(progress, "LONG", 20.0)
-    with shown.waiting("nothing"):
-        pass
-    assert file.getvalue() == "compiling\n"
-
-
 def test_ledger_nested_blocks(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
@@ -101,30 +80,6 @@ def test_ledger_nested_blocks(monkeypatch):
         "compile": 0,
         "other": 17,
     }
-
-
-def test_ledger_errors():
-    ledger = Ledger()
-    with pytest.raises(RuntimeError), ledger.spend("save"):
-        time.sleep(0.01)
-        raise RuntimeError
-    assert ledger.seconds()["save"] >= 0.01
-    with pytest.raises(KeyError), ledger.spend("saving"):
-        pass
-
-
-def test_progress_and_ledger_cost():
-    """The loop may cost 1 ms a step; a ledger's two blocks and a progress line get a tenth of it."""
-    ledger, progress = Ledger(), Progress(10**6, 0, "training", file=io.StringIO())
-    values = {"loss": 3.4, "learning_rate": 1e-3, "tokens_per_second": 41e3, "mfu": 0.4, "data_wait": 0.01}
-    start = time.process_time()  # other programs on the machine do not count
-    for step in range(1000):
-        with ledger.spend("data"):
-            pass
-        with ledger.spend("step"):
-            pass
-        progress.update(step, values)
-    assert (time.process_time() - start) / 1000 < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -92,23 +92,11 @@ def test_csv_later_metric_adds_a_column(tmp_path, later, column):
     assert (tmp_path / "train.csv").read_text() == f"step,loss,{column}\n1,1.0,\n2,1.0,\n3,1.0,0.5\n"
 
 
-def test_csv_missing_metric_is_blank(tmp_path):
-    writer = MetricWriter(tmp_path, tensorboard=False, csv=True, jsonl=True, start_step=0)
-    writer.write("train", 1, {"loss": 1.0, "accuracy": 0.5})
-    writer.write("train", 2, {"loss": 1.0})
-    writer.close()
-    assert rows_csv(tmp_path / "train.csv")[1]["accuracy"] == ""
-    assert rows_jsonl(tmp_path / "train.jsonl")[1] == {"step": 2, "loss": 1.0}
-
-
 def test_writer_infinite_values(tmp_path):
-    def strict(word):
-        raise AssertionError(f"{word} is not JSON")
-
     writer = MetricWriter(tmp_path, tensorboard=False, csv=True, jsonl=True, start_step=0)
     writer.write("train", 1, {"loss": float("nan"), "gradient_norm": float("-inf")})
     writer.close()
-    line = json.loads((tmp_path / "train.jsonl").read_text(), parse_constant=strict)
+    line = json.loads((tmp_path / "train.jsonl").read_text(), parse_constant=pytest.fail)
     assert line == {"step": 1, "loss": None, "gradient_norm": None}
     assert rows_csv(tmp_path / "train.csv") == [{"step": "1", "loss": "nan", "gradient_norm": "-inf"}]
     MetricWriter(tmp_path, tensorboard=False, csv=True, jsonl=True, start_step=1).close()
@@ -139,30 +127,11 @@ def test_tensorboard_purges_later_events(tmp_path):
     assert starts == [1, 5, 1]
 
 
-def test_writer_without_formats(tmp_path):
-    writer = MetricWriter(tmp_path / "metrics", tensorboard=False, csv=False, jsonl=False, start_step=0)
-    writer.write("train", 1, {"loss": 1.0})
-    writer.flush()
-    writer.close()
-    assert not (tmp_path / "metrics").exists()
-
-
-def test_writer_steps_must_rise(tmp_path):
-    writer = MetricWriter(tmp_path, tensorboard=False, csv=False, jsonl=True, start_step=0)
-    writer.write("train", 2, {"loss": 1.0})
-    with pytest.raises(ValueError, match="rising steps"):
-        writer.write("train", 1, {"loss": 1.0})
-    writer.close()
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("train.jsonl", "hello\n"),
-        ("train.jsonl", "[1]\n"),
         ("train.csv", "a,b\n1,2\n"),
-        ("train.csv", "step,lo\n1,0.5,100\n"),
-        ("train.csv", "step,loss,tokens\n1,0.5\n"),
     ],
 )
 def test_writer_refuses_other_files(tmp_path, name, text):
@@ -171,12 +140,6 @@ def test_writer_refuses_other_files(tmp_path, name, text):
     with pytest.raises(UserError, match=name):
         MetricWriter(tmp_path, tensorboard=False, csv=True, jsonl=True, start_step=4)
     assert (tmp_path / name).read_text() == text
-
-
-def test_writer_refuses_a_file_in_place_of_the_folder(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match="file"):
-        train(tmp_path / "file", 0, 2)
 
 
 def test_writer_leaves_other_files(tmp_path):
