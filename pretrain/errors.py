@@ -1,7 +1,8 @@
 """Exceptions that the program prints as one sentence, and helpers that word them."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from configs.common import ConfigError
 from input_pipeline.errors import DataError
@@ -29,6 +30,13 @@ def nearest(name: str, choices: Iterable[str], before: str = "") -> str:
     if close := difflib.get_close_matches(name.lower(), lower, n=1):
         return f". Did you mean '{before}{lower[close[0]]}'?"
     return f". Choose one of: {', '.join(before + choice for choice in choices)}."
+
+
+def lookup(key: str, name: str, table: Mapping[str, Any]) -> Any:
+    """`table[name]`. Errors: UserError that names the `key` of an unknown name, and the nearest choice."""
+    if name not in table:
+        raise UserError(f"{key}='{name}' is unknown{nearest(name, table)}")
+    return table[name]
 
 
 def join_some(items: Sequence[str], most: int, joint: str = ", ") -> str:

@@ -76,7 +76,7 @@ def tasks(run, split: str, *, decode: int | None) -> dict[str, Task]:
     found = {}
     if run.spec.objective.decode_metrics and decode != 0:
         length, size = configs.scored_length(config), config.evaluate.batch_size
-        rows = spec.rows(spec.layout.filled(size))
+        rows = spec.layout.rows(spec.layout.filled(size))
         found = run.corpus.tasks(split, length=length, batch_size=size, rows=rows, limit=decode or 0)
     if decode and not found:
         raise UserError(
@@ -107,7 +107,7 @@ def decoded(run, params, found: dict[str, Task], cut: Callable[[], bool], report
         sums, written, originals = [], [], iter(task.originals()) if _rewritten(run) else None
         for batch, targets in task.batches():
             size = spec.layout.filled(task.context.batch_size)
-            result, _ = spec.eval_step(params, spec.put(batch, size), spec.init_recurrent_state(size))
+            result, _ = spec.eval_step(params, spec.put(batch, size), spec.init_recurrent_state(spec.eval_model, size))
             sums.append(result)
             written += _compared(_write(run, whole, batch, size), targets, originals, run.corpus.tokenizer)
             if cut():

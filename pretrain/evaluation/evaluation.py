@@ -21,7 +21,7 @@ def scoring_pass(run, split: str, *, batches: int = 0) -> Evaluation:
     config = run.config
     length, size = configs.scored_length(config), config.evaluate.batch_size
     stride = config.evaluate.stride or length
-    rows = run.spec.rows(run.spec.layout.filled(size))  # rows from `size` on are padding
+    rows = run.spec.layout.rows(run.spec.layout.filled(size))  # rows from `size` on are padding
     return run.corpus.evaluation(split, length=length, stride=stride, batch_size=size, rows=rows, limit=batches)
 
 
@@ -76,7 +76,7 @@ def score(
     to_decode = tasks(run, split, decode=decode)
     data = scoring_pass(run, split, batches=batches)
     size = spec.layout.filled(config.evaluate.batch_size)
-    carried = spec.init_recurrent_state(size)
+    carried = spec.init_recurrent_state(spec.eval_model, size)
     sums, started = [], None
     for batch in data.batches():
         batch = spec.put(batch, size)

@@ -1,29 +1,12 @@
 """Objectives, second half: from hidden states to named terms (first half: `input_pipeline.corruption`).
 
-Training minimises the sum of weight x sum / denominator over terms, each over the whole global batch.
-An objective has
-
-    batch_features           features of a batch that it reads besides the model's inputs
-    terms                    {name: weight}; a weight of 0 only reports
-    denominators(batch)      {name: denominator}, functions of the batch alone: they are summed over the parts of a
-                             batch and over devices before anything is differentiated
-    score(model, params, batch, carried, key)
-                             ({name: sum over the batch}, recurrent state); `key` None means no dropout
-
-    ratios                   {name: (numerator term, denominator term)}: reported instead of the two
-    summarize(terms, totals, data), metric_names
-                             further metrics of an evaluation, and the names of those that are shown
-    bits_metric              the name of its bits a unit of text; None where it predicts a part of a text
-    decode_metrics           names of the metrics of decoded text (`pretrain.evaluation.decoded`)
-    supports_smoothing       whether config.train.z_loss and .label_smoothing apply
-    distill_mask             the feature [B, T] above 0 where a teacher's output is compared
-    teacher                  a teacher's model, whose parameters are `model.frozen`; None without
-    prompts(batch)           of decode_metrics: (ids [B, P] that begin the output, encoder features)
+Training minimises the sum of weight x sum / denominator over terms, each over the whole global batch. `objective.py`
+has the interface of an objective.
 """
 
 from collections.abc import Mapping
 
-from pretrain.errors import UserError, nearest
+from pretrain.errors import UserError, lookup, nearest
 from pretrain.losses.causal import Causal
 from pretrain.losses.distill import Distilled
 from pretrain.losses.electra import Replaced
@@ -45,12 +28,19 @@ OBJECTIVES = {
 def build(config, model):
     """Build the objective of `config.objective` for `model`. Errors: UserError where the two do not match."""
     kind, selects = config.objective.kind, config.objective.selects
-    if kind not in OBJECTIVES:
-        raise UserError(f"config.objective.kind is '{kind}'{nearest(kind, OBJECTIVES)}")
-    objective = OBJECTIVES[kind].from_config(config, model)
+    objective = lookup("config.objective.kind", kind, OBJECTIVES)
+    if not objective.serves(model):
+        raise UserError(
+            f"config.objective.kind={kind} needs {objective.needs}, and config.model.kind={config.model.kind} is none. "
+            "Change one of them."
+        )
     for key in ("z_loss", "label_smoothing"):
-        if config.train[key] and not objective.supports_smoothing:
-            raise UserError(f"config.train.{key}={config.train[key]} does not serve objective '{kind}'. Set it to 0.")
+        if config.train[key] and not (objective.supports_smoothing and model.single_softmax):
+            raise UserError(
+                f"config.train.{key}={config.train[key]} does not serve config.objective.kind={kind}, or "
+                "config.model.cutoffs. Set it to 0."
+            )
+    objective = objective.from_config(config, model)
     if config.distill.teacher:
         objective = Distilled.from_config(config, model, objective)
     elif config.distill.layers:
@@ -58,9 +48,8 @@ def build(config, model):
             f"config.distill.layers={tuple(config.distill.layers)} needs a teacher. Set config.distill.teacher, or "
             "--config.distill.layers=()."
         )
-    inside_ratios = {name for ratio in objective.ratios.values() for name in ratio}
     # A share such as `found` is no loss, and a ratio of two terms is no sum.
-    known = {*objective.terms, "loss"} - inside_ratios
+    known = {*objective.reported_terms, "loss"}
     if selects not in known:
         raise UserError(f"config.objective.selects is '{selects}'{nearest(selects, known)}")
     return objective
@@ -72,8 +61,7 @@ def compute_terms(objective, sums: Mapping[str, float], counts: Mapping[str, flo
     terms = {name: sums[name] / max(counts[name], 1.0) for name in objective.terms}
     loss = {} if "loss" in terms else {"loss": sum(weight * terms[name] for name, weight in objective.terms.items())}
     ratios = {name: terms[top] / terms[low] if terms[low] else 0.0 for name, (top, low) in objective.ratios.items()}
-    inside_ratios = {name for ratio in objective.ratios.values() for name in ratio}
-    return loss | {name: value for name, value in terms.items() if name not in inside_ratios} | ratios
+    return loss | {name: terms[name] for name in objective.reported_terms} | ratios
 
 
 def selection_loss(selects: str, terms: Mapping[str, float]) -> float:

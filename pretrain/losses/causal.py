@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from pretrain.errors import UserError
 from pretrain.losses.adaptive import adaptive_cross_entropy
 from pretrain.losses.cross_entropy import cross_entropy
 from pretrain.losses.objective import BoundModel, SmoothedObjective, perplexity
@@ -23,19 +22,14 @@ class Causal(SmoothedObjective):
     batch_features = ("targets", "weights")
     distill_mask = "weights"  # where windows overlap each token is scored once
 
+    needs = "a causal model"
+
+    @classmethod
+    def serves(cls, model) -> bool:
+        return model.causal
+
     @classmethod
     def from_config(cls, config, model) -> "Causal":
-        if not model.causal:
-            raise UserError(
-                f"config.objective.kind=causal needs a causal model, and config.model.kind={config.model.kind} is not. "
-                "Choose another kind, or set config.model.bidirectional to false."
-            )
-        for key in ("z_loss", "label_smoothing"):
-            if config.train[key] and not model.single_softmax:
-                raise UserError(
-                    f"config.train.{key}={config.train[key]} needs one softmax, and config.model.cutoffs makes several."
-                    f" Set config.train.{key} to 0 or drop the cutoffs."
-                )
         # A start symbol has a row of the input table alone.
         predicted = model.vocab_size if model.input_vocab_size > model.vocab_size else None
         bits_metric = "bits_per_dim" if config.data.image else "bits_per_byte"
@@ -51,15 +45,8 @@ class Causal(SmoothedObjective):
         head = model.run("head_inputs", hidden)
         if head is None:  # an adaptive softmax has several matrices
             return {"loss": adaptive_cross_entropy(model.run("cluster_inputs", hidden), targets, weights)}, carried
-        hidden, matrix, bias = head
         objective, nll = cross_entropy(
-            hidden,
-            matrix.astype(hidden.dtype),
-            bias,
-            targets,
-            weights,
-            z_loss=self.z_loss,
-            label_smoothing=self.label_smoothing,
+            *head, targets, weights, z_loss=self.z_loss, label_smoothing=self.label_smoothing
         )
         return self.sums(objective, nll), carried
 

@@ -24,7 +24,8 @@ def cross_entropy(
 ):
     """Weighted sums of token losses: (objective, nll), float32 scalars, of which `objective` is differentiated.
 
-    hidden [B, T, D] in the compute dtype, matrix [V, D], bias [V] or None, targets [B, T] int, weights [B, T] float32.
+    hidden [B, T, D] in the compute dtype, matrix [V, D], bias [V] or None (a model's `head_inputs`), targets [B, T]
+    int, weights [B, T] float32.
     `objective` includes label smoothing and z-loss; `nll` is the negative log-likelihood in nats. `accuracy` adds a
     third sum: the weights of targets that no other id exceeds. `draws`, the keys and places of `sample_ids`, adds ids
     drawn from the same logits, [B, T] int32.
@@ -32,7 +33,7 @@ def cross_entropy(
     if bias is None:
         # Zeros instead of None: one program with one gradient for both cases.
         bias = jnp.zeros(matrix.shape[0], jnp.float32)
-    chunk = chunk or rows_per_chunk(matrix.shape[0])
+    matrix, chunk = matrix.astype(hidden.dtype), chunk or rows_per_chunk(matrix.shape[0])
     sums, ids = _cross_entropy(hidden, matrix, bias, targets, weights, draws, z_loss, label_smoothing, accuracy, chunk)
     return sums if draws is None else (*sums, ids)
 
@@ -82,17 +83,13 @@ def _softmax_on_cpu(logits):
     return highest + jnp.log(total), shares, total
 
 
-def _sample(logits, keys, places):
-    return None if keys is None else sample_ids(logits, keys, places)
-
-
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8, 9))
 def _cross_entropy(hidden, matrix, bias, targets, weights, draws, z_loss, smoothing, accuracy, chunk):
     def run(tokens, keys, shared):
         def body(sums, part):
             hidden, targets, weights, places = part
             more, logits, *_ = _chunk_loss(hidden, *shared, targets, weights, z_loss, smoothing, accuracy)
-            return _add(sums, more), _sample(logits, keys, places)
+            return _add(sums, more), None if keys is None else sample_ids(logits, keys, places)
 
         sums, ids = jax.lax.scan(body, (jnp.float32(0),) * (2 + accuracy), split_chunks(tokens, chunk))
         return sums, join_chunks(ids, tokens[1].shape[1])
@@ -125,7 +122,8 @@ def _cross_entropy_forward(hidden, matrix, bias, targets, weights, draws, z_loss
             d_hidden = jnp.einsum("btv,vd->btd", d_logits, matrix)
             # [D, V], because XLA's matrix product on CPUs transposes its left operand: better hidden than the logits.
             d_matrix += jnp.einsum("btd,btv->dv", hidden, d_logits, preferred_element_type=jnp.float32)
-            return (_add(sums, more), d_matrix, d_bias), (d_hidden, _sample(logits, keys, places))
+            ids = None if keys is None else sample_ids(logits, keys, places)
+            return (_add(sums, more), d_matrix, d_bias), (d_hidden, ids)
 
         zeros = jnp.zeros(matrix.shape[::-1], jnp.float32), jnp.zeros(vocab, jnp.float32)
         sums, by_token = jax.lax.scan(body, ((jnp.float32(0),) * (2 + accuracy), *zeros), split_chunks(tokens, chunk))
@@ -194,7 +192,7 @@ def _sum_in_chunks(function, rows, learned, shared, given, known):
         parts = split_chunks(tokens, rows)
 
         def body(sums, part):
-            return _add_trees(sums, function(part[0], shared, part[1], known)), None
+            return _add(sums, function(part[0], shared, part[1], known)), None
 
         return jax.lax.scan(body, _zeros(_chunk_shapes(function, parts, shared, known)), parts)
 
@@ -215,7 +213,7 @@ def _sum_in_chunks_forward(function, rows, learned, shared, given, known):
 
             _, backward, more = jax.vjp(first, part[0], shared, has_aux=True)
             d_learned, d_more = backward(jnp.ones((), jnp.float32))
-            return (_add_trees(sums, more), _add_trees(d_shared, d_more)), d_learned
+            return (_add(sums, more), _add(d_shared, d_more)), d_learned
 
         # Gradients of what all chunks share are added up in float32, whatever the compute dtype.
         zeros = jax.tree.map(lambda array: jnp.zeros(array.shape, jnp.float32), shared)
@@ -242,10 +240,6 @@ def _chunk_shapes(function, parts, shared, known):
 
 
 def _add(sums, more):
-    return tuple(a + b for a, b in zip(sums, more, strict=True))
-
-
-def _add_trees(sums, more):
     return jax.tree.map(jnp.add, sums, more)
 
 

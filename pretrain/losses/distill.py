@@ -19,8 +19,6 @@ from pretrain.errors import UserError
 from pretrain.losses.cross_entropy import rows_per_chunk, softmax, sum_in_chunks
 from pretrain.losses.objective import TEACHER, BoundModel, Objective
 
-KINDS = ("masked", "causal")  # objectives whose student can have a teacher
-
 
 @dataclasses.dataclass(frozen=True)
 class Distilled(Objective):
@@ -42,20 +40,9 @@ class Distilled(Objective):
     def from_config(cls, config, model, hard) -> "Distilled":
         """The objective of a student, `model`, around its `hard` objective."""
         distill = config.distill
-        _check_weights(distill, config.objective.kind)
         teacher = models.build(config.model.to_dict() | distill.model.to_dict())
-        _check_models(distill, model, teacher)
-        length = max(config.data.length, config.evaluate.length)
-        if teacher.context < length:
-            raise UserError(
-                f"config.distill.teacher={distill.teacher} has a context of {teacher.context}, and config.data.length"
-                f" or config.evaluate.length is {length}. Lower that."
-            )
-        if config.train.start_from and distill.layers:
-            raise UserError(
-                f"config.train.start_from={config.train.start_from} and config.distill.layers both give initial "
-                "parameters. Leave one out."
-            )
+        if mistake := _mistake(config, model, teacher, hard):
+            raise UserError(mistake)
         return cls(hard, distill.hard, distill.soft, distill.cosine, distill.temperature, teacher)
 
     @property
@@ -103,10 +90,6 @@ class Distilled(Objective):
     @property
     def bits_metric(self):
         return self.hard.bits_metric
-
-    @property
-    def decode_metrics(self):
-        return self.hard.decode_metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,33 +149,31 @@ def _cosine(one: jax.Array, other: jax.Array) -> jax.Array:
     return jnp.sum(one * other, -1) / lengths
 
 
-def _check_weights(distill, kind: str) -> None:
-    if kind not in KINDS:
-        raise UserError(
-            f"config.distill.teacher={distill.teacher} does not serve config.objective.kind={kind}. Choose "
-            f"{' or '.join(KINDS)}, or leave the teacher empty."
-        )
-    if not (distill.soft or distill.hard or distill.cosine):
-        raise UserError("config.distill.soft, .hard and .cosine are all 0: nothing to learn. Set one above 0.")
-
-
-def _check_models(distill, model, teacher) -> None:
-    """Raise UserError where a teacher's logits, states or layers cannot be compared with the model's."""
-    for one, section in ((model, "config.model"), (teacher, "config.distill.model")):
-        if not one.single_softmax or jax.eval_shape(partial(one.init_memory, 1)):
-            raise UserError(f"{section} has cutoffs or a memory, which config.distill.teacher excludes. Drop them.")
-    for key, needed in (("vocab_size", True), ("width", bool(distill.cosine))):
-        if needed and getattr(teacher, key) != getattr(model, key):
-            raise UserError(
-                f"config.model.{key}={getattr(model, key)} differs from {getattr(teacher, key)} of config.distill."
-                f"teacher={distill.teacher}. Set --config.model.{key}={getattr(teacher, key)}."
-            )
-    layers = distill.layers
-    if layers and (len(layers) != model.layers or max(layers) >= teacher.layers):
-        raise UserError(
+def _mistake(config, model, teacher, hard) -> str | None:
+    """Why the teacher's logits, states or layers cannot be compared with the model's; None if they can."""
+    distill, layers, length = config.distill, config.distill.layers, max(config.data.length, config.evaluate.length)
+    name = f"config.distill.teacher={distill.teacher}"
+    unlike = f"differs from {name}. Set it to"
+    partial_softmax = not (model.single_softmax and teacher.single_softmax)
+    memory = any(jax.eval_shape(partial(one.init_memory, 1)) for one in (model, teacher))
+    mistakes = (
+        (not hard.distill_mask, f"{name} does not serve config.objective.kind={config.objective.kind}. Leave it out."),
+        (partial_softmax or memory, f"{name} excludes config.model.cutoffs and .memory. Drop them."),
+        (teacher.context < length, f"{name} has a context of {teacher.context}. Lower the rows' {length} tokens."),
+        (model.vocab_size != teacher.vocab_size, f"config.model.vocab_size {unlike} {teacher.vocab_size}."),
+        (distill.cosine and model.width != teacher.width, f"config.model.width {unlike} {teacher.width}."),
+        (
+            layers and (len(layers) != model.layers or max(layers) >= teacher.layers),
             f"config.distill.layers={tuple(layers)} must name one of the teacher's layers 0 to {teacher.layers - 1} "
-            f"for each of config.model.layers={model.layers}."
-        )
+            f"for each of config.model.layers={model.layers}.",
+        ),
+        (
+            layers and config.train.start_from,
+            f"config.train.start_from={config.train.start_from} and config.distill.layers both give initial "
+            "parameters. Leave one out.",
+        ),
+    )
+    return next((sentence for wrong, sentence in mistakes if wrong), None)
 
 
 def teacher_sets(layers: tuple[int, ...], model, teacher) -> tuple[int, ...]:

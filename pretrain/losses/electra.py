@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from models.layers.logits import head_logits
-from pretrain.errors import UserError
 from pretrain.losses.cross_entropy import cross_entropy, rows_per_chunk, sum_in_chunks
 from pretrain.losses.objective import BoundModel, Objective, perplexity
 
@@ -32,13 +31,14 @@ class Replaced(Objective):
     generates: bool  # False: replacements are drawn uniformly from all ids
     vocab_size: int
 
+    needs = "a replaced_tokens model"
+
+    @classmethod
+    def serves(cls, model) -> bool:
+        return model.has_discriminator
+
     @classmethod
     def from_config(cls, config, model) -> "Replaced":
-        if not model.has_discriminator:
-            raise UserError(
-                "config.objective.kind=replaced needs a generator and a discriminator, and config.model.kind="
-                f"{config.model.kind} is one model. Choose replaced_tokens, or another config.objective.kind."
-            )
         return cls(model.head, config.objective.weight, model.generator_size > 0, model.vocab_size)
 
     @property
@@ -86,11 +86,9 @@ class Replaced(Objective):
         # The generator reads the masked tokens of the batch, before samples replace them.
         states, _ = model(batch, {}, key, "generate")
         at_slots = jnp.take_along_axis(states, batch["slots"][..., None], axis=1)  # [B, N, D]
-        hidden, matrix, bias = model.run("generator_inputs", at_slots)
-        matrix = matrix.astype(hidden.dtype)
-        loss, _, right, samples = cross_entropy(
-            hidden, matrix, bias, batch["targets"], batch["weights"], accuracy=True, draws=(keys, batch["slots"])
-        )
+        head = model.run("generator_inputs", at_slots)
+        draws = keys, batch["slots"]
+        loss, _, right, samples = cross_entropy(*head, batch["targets"], batch["weights"], accuracy=True, draws=draws)
         return {"mlm": loss, "mlm_accuracy": right}, samples
 
     def _detect(self, model: BoundModel, states, tokens, batch: Mapping):
@@ -112,9 +110,9 @@ class Replaced(Objective):
     def _predict(self, model: BoundModel, states, tokens, batch: Mapping):
         """Which token of the original text is at each place."""
         hidden, matrix, bias = model.run("head_inputs", states)
-        matrix, targets, weights = matrix.astype(hidden.dtype), batch["originals"], batch["token_weights"]
+        targets, weights = batch["originals"], batch["token_weights"]
         if self.head == "copied":
-            gates = model.run("copy_logits", states)
+            gates, matrix = model.run("copy_logits", states), matrix.astype(hidden.dtype)
             loss, right = copy_cross_entropy(hidden, matrix, bias, gates, tokens, targets, weights)
         else:
             loss, _, right = cross_entropy(hidden, matrix, bias, targets, weights, accuracy=True)
@@ -128,9 +126,7 @@ class Replaced(Objective):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        inside_ratios = {name for ratio in self.ratios.values() for name in ratio}
-        terms = [name for name in self.terms if name not in inside_ratios]
-        return ("loss", *terms, *self.ratios, *(["perplexity"] if self.generates else []))
+        return ("loss", *self.reported_terms, *self.ratios, *(["perplexity"] if self.generates else []))
 
 
 def copy_cross_entropy(hidden, matrix, bias, gates, tokens, targets, weights, *, chunk: int | None = None):

@@ -23,28 +23,19 @@ class Masked(Objective):
 
     distill_mask = "segments"
 
+    needs = "an encoder, or a decoder with config.model.bidirectional=true"
+
+    @classmethod
+    def serves(cls, model) -> bool:
+        return not model.causal and not {"inputs", "ranks"} & {*model.inputs}
+
     @classmethod
     def from_config(cls, config, model) -> "Masked":
-        kind, objective = config.model.kind, config.objective
-        if model.causal or "inputs" in model.inputs:
+        objective = config.objective
+        if objective.next_sentence and not (model.has_nsp_head and model.types >= 2):
             raise UserError(
-                f"config.objective.kind=masked predicts from both sides, and config.model.kind={kind} from one. "
-                "Choose an encoder, or set config.model.bidirectional of a decoder."
-            )
-        if "ranks" in model.inputs:
-            raise UserError(
-                f"config.objective.kind=masked does not serve config.model.kind={kind}, which predicts in an order. "
-                "Choose an encoder, or config.objective.kind=permutation."
-            )
-        if objective.next_sentence and not model.has_nsp_head:
-            raise UserError(
-                f"config.objective.next_sentence=true needs a pair head, and config.model.kind={kind} has none. Set it "
-                "to false, or config.model.pair_head of an encoder to true."
-            )
-        if objective.next_sentence and model.types < 2:
-            raise UserError(
-                f"config.objective.next_sentence=true needs a type for each text, and config.model.types={model.types}."
-                " Set --config.model.types=2."
+                "config.objective.next_sentence=true needs config.model.pair_head=true and config.model.types=2. Set "
+                "them, or config.objective.next_sentence to false."
             )
         rows = model.input_limits.get("languages", 0)
         if bool(rows) != bool(objective.languages) or rows < len(config.data.languages):
@@ -74,10 +65,8 @@ class Masked(Objective):
         states, carried = model(batch, carried, key)
         # K of T places are masked, about 15 %: logits for the others would be wasted.
         at_slots = jnp.take_along_axis(states, batch["slots"][..., None], axis=1)  # [B, K, D]
-        hidden, matrix, bias = model.run("head_inputs", at_slots)
-        mlm, _, right = cross_entropy(
-            hidden, matrix.astype(hidden.dtype), bias, batch["targets"], batch["weights"], accuracy=True
-        )
+        head = model.run("head_inputs", at_slots)
+        mlm, _, right = cross_entropy(*head, batch["targets"], batch["weights"], accuracy=True)
         sums = {"mlm": mlm, "mlm_accuracy": right}
         if self.pairs:
             logits, labels, weights = model.run("pair_logits", states), batch["next"], batch["next_weights"]

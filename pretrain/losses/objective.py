@@ -1,5 +1,6 @@
 """A model bound to its parameters, and the base classes of objectives."""
 
+import abc
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -42,26 +43,58 @@ class BoundModel:
         return self.model.apply({"params": self.params}, *arguments, method=method)
 
 
-class Objective:
-    """Defaults of an objective that scores a part of a text and decodes nothing (`__init__.py` has the interface)."""
+class Objective(abc.ABC):
+    """Named terms of a batch, and what is reported of them.
 
-    bits_metric = None
-    decode_metrics = ()
-    ratios: Mapping[str, tuple[str, str]] = {}
-    supports_smoothing = False
-    teacher = None
+    The defaults are those of an objective that scores a part of a text and decodes nothing. One that decodes has
+    `prompts(batch)`: (ids [B, P] that begin the output, encoder features).
+    """
+
+    needs: str  # the kind of model that it `serves`, for errors
+    terms: Mapping[str, float]  # name -> weight; a weight of 0 only reports
+    batch_features: tuple[str, ...]  # features of a batch that it reads besides the model's inputs
+    ratios: Mapping[str, tuple[str, str]] = {}  # name -> numerator and denominator term; reported instead of the two
+    bits_metric: str | None = None  # the name of its bits a unit of text; None where it predicts a part of a text
+    decode_metrics: tuple[str, ...] = ()  # metrics of decoded text (`pretrain.evaluation.decoded`)
+    supports_smoothing = False  # whether config.train.z_loss and .label_smoothing apply
+    distill_mask: str | None = None  # the feature [B, T] above 0 where a teacher's output is compared
+    teacher: nn.Module | None = None  # whose parameters are `model.frozen`
+
+    @classmethod
+    def serves(cls, model: nn.Module) -> bool:
+        """Whether it can train the model."""
+        return True
+
+    @classmethod
+    def from_config(cls, config, model: nn.Module) -> "Objective":
+        """Build the objective of a config. Errors: UserError for keys that do not fit each other."""
+        return cls()
+
+    @abc.abstractmethod
+    def score(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None) -> tuple[dict, Any]:
+        """({name of a term: its sum over the batch}, recurrent state); no `key` means no dropout."""
 
     def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
-        """Every term is divided by the weight of the predicted tokens."""
+        """What each term is divided by: here the weight of the predicted tokens.
+
+        A function of the batch alone, so it is summed over the parts of a batch and over devices before anything is
+        differentiated.
+        """
         return dict.fromkeys(self.terms, jnp.sum(batch["weights"]))
 
     def summarize(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
-        """Perplexity and the number of predicted tokens."""
+        """Further metrics of an evaluation: here perplexity and the number of predicted tokens."""
         return {"perplexity": perplexity(terms["loss"]), "tokens": int(totals["counts"]["loss"])}
 
     @property
     def metric_names(self) -> tuple[str, ...]:
+        """Metrics of an evaluation that are shown."""
         return (*self.terms, "perplexity")
+
+    @property
+    def reported_terms(self) -> tuple[str, ...]:
+        """The terms that are not inside of a ratio."""
+        return tuple(name for name in self.terms if not any(name in ratio for ratio in self.ratios.values()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +105,10 @@ class SmoothedObjective(Objective):
     label_smoothing: float
 
     supports_smoothing = True
+
+    @classmethod
+    def from_config(cls, config, model):
+        return cls(config.train.z_loss, config.train.label_smoothing)
 
     @property
     def terms(self) -> Mapping[str, float]:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 import jax
 
-from pretrain.errors import UserError
 from pretrain.losses.cross_entropy import cross_entropy
 from pretrain.losses.objective import BoundModel, SmoothedObjective
 
@@ -16,14 +15,11 @@ class Seq2Seq(SmoothedObjective):
 
     batch_features = ("targets", "weights")
 
+    needs = "an encoder_decoder"
+
     @classmethod
-    def from_config(cls, config, model) -> "Seq2Seq":
-        if "inputs" not in model.inputs:
-            raise UserError(
-                f"config.objective.kind={config.objective.kind} needs an encoder and a decoder, and config.model.kind="
-                f"{config.model.kind} has one stack. Choose encoder_decoder, or config.objective.kind=causal."
-            )
-        return cls(config.train.z_loss, config.train.label_smoothing)
+    def serves(cls, model) -> bool:
+        return "inputs" in model.inputs
 
     @property
     def terms(self) -> Mapping[str, float]:
@@ -31,11 +27,8 @@ class Seq2Seq(SmoothedObjective):
 
     def score(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None):
         hidden, carried = model(batch, carried, key)
-        hidden, matrix, bias = model.run("head_inputs", hidden)
         objective, nll, right = cross_entropy(
-            hidden,
-            matrix.astype(hidden.dtype),
-            bias,
+            *model.run("head_inputs", hidden),
             batch["targets"],
             batch["weights"],
             z_loss=self.z_loss,

@@ -18,13 +18,14 @@ class Permutation(Objective):
     terms: ClassVar[Mapping[str, float]] = {"loss": 1.0, "accuracy": 0.0}
     batch_features: ClassVar[tuple[str, ...]] = ("targets", "weights")
 
+    needs = "a two_stream model"
+
+    @classmethod
+    def serves(cls, model) -> bool:
+        return "ranks" in model.inputs
+
     @classmethod
     def from_config(cls, config, model) -> "Permutation":
-        if "ranks" not in model.inputs:
-            raise UserError(
-                "config.objective.kind=permutation predicts in a random order, which config.model.kind="
-                f"{config.model.kind} does not take. Choose two_stream, or another config.objective.kind."
-            )
         for section in ("model", "evaluate.model"):
             reuse = config[section].to_dict().get("reuse", config.objective.reuse)
             if reuse != config.objective.reuse:
@@ -32,17 +33,10 @@ class Permutation(Objective):
                     f"config.{section}.reuse={reuse} differs from config.objective.reuse={config.objective.reuse}: rows"
                     " overlap by as many positions as are remembered. Make them equal."
                 )
-        if config.objective.both_ways and config.train.batch_size % 2:
-            raise UserError(
-                f"config.train.batch_size={config.train.batch_size} is odd, and half of the rows read backwards. Make "
-                "it even, or set config.objective.both_ways to false."
-            )
         return cls()
 
     def score(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None):
         hidden, carried = model(batch, carried, key)
-        hidden, matrix, bias = model.run("head_inputs", hidden)
-        loss, _, right = cross_entropy(
-            hidden, matrix.astype(hidden.dtype), bias, batch["targets"], batch["weights"], accuracy=True
-        )
+        head = model.run("head_inputs", hidden)
+        loss, _, right = cross_entropy(*head, batch["targets"], batch["weights"], accuracy=True)
         return {"loss": loss, "accuracy": right}, carried

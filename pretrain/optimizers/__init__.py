@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from pretrain.errors import UserError, nearest
+from pretrain.errors import lookup
 from pretrain.optimizers.adafactor import adafactor
 from pretrain.optimizers.adam import adagrad, adamw, lamb, lion, sgd
 from pretrain.optimizers.muon import muon
 from pretrain.optimizers.schedules import schedule
-from pretrain.optimizers.transforms import DECAY, skip_nonfinite
+from pretrain.optimizers.transforms import skip_nonfinite
 
 OPTIMIZERS = {
     "adamw": adamw,
@@ -35,15 +35,11 @@ def build(options: Mapping, schedule_options: Mapping, steps: int, roles) -> opt
 
     `update(..., good=False)` leaves its state unchanged. Errors: UserError for unknown names.
     """
-    name = options["name"]
-    if name not in OPTIMIZERS:
-        raise UserError(f"config.optimizer.name is '{name}'{nearest(name, OPTIMIZERS)}")
-    if options["decay"] not in DECAY:
-        raise UserError(f"config.optimizer.decay is '{options['decay']}'{nearest(options['decay'], DECAY)}")
+    optimizer = lookup("config.optimizer.name", options["name"], OPTIMIZERS)
     # Clipping first: moments see clipped gradients, as in BERT and T5.
     clip = optax.clip_by_global_norm(options["clip"]) if options["clip"] else optax.identity()
     rate = skip_nonfinite(optax.scale_by_learning_rate(schedule(schedule_options, steps)))
-    return _in_float32(optax.chain(clip, OPTIMIZERS[name](options, roles), rate))
+    return _in_float32(optax.chain(clip, optimizer(options, roles), rate))
 
 
 def _in_float32(transformation: optax.GradientTransformationExtraArgs) -> optax.GradientTransformationExtraArgs:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from pretrain.errors import UserError, nearest
+from pretrain.errors import UserError, lookup
 
 NEGLIGIBLE = 1e-5  # share of the peak below which a learning rate teaches next to nothing
 
@@ -22,22 +22,16 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
     kind, peak, warmup = options["kind"], options["peak"], options["warmup"]
     flat = warmup + options["hold"]
     total = options["decay_steps"] or steps
-    if kind not in SCHEDULES:
-        raise UserError(f"config.schedule.kind is '{kind}'{nearest(kind, SCHEDULES)}")
-    if flat > total and kind in ("linear", "cosine"):
+    decay, ends = lookup("config.schedule.kind", kind, SCHEDULES), kind in ("linear", "cosine")
+    if flat > total and ends:
         longer = "config.schedule.decay_steps" if options["decay_steps"] else "config.train.steps"
         raise UserError(
             f"config.schedule.warmup={warmup} (plus config.schedule.hold={options['hold']}) exceeds the schedule's "
             f"{total} steps. Lower it, or raise {longer}."
         )
-    if options["hold"] and options["beneath_warmup"] and kind in ("linear", "cosine"):
-        raise UserError(
-            f"config.schedule.hold={options['hold']} and config.schedule.beneath_warmup=true exclude each other. Set "
-            "one to its default."
-        )
     # BERT's released code counts the decay from step 0, beneath the warm-up.
-    begin = 0 if options["beneath_warmup"] and kind in ("linear", "cosine") else flat
-    after = SCHEDULES[kind](peak, max(1, total - begin), options["end"], max(1, flat), bool(warmup))
+    begin = 0 if options["beneath_warmup"] and ends else flat
+    after = decay(peak, max(1, total - begin), options["end"], max(1, flat), bool(warmup))
 
     def rate(count):
         rise = peak * (count + 1) / max(1, warmup)
@@ -83,9 +77,11 @@ def warn_of_change(before, now, step: int) -> str | None:
 
 def warn_of_unused_keys(config) -> str | None:
     """A warning if the kind of schedule ignores keys that are set, else None."""
-    kind, ignored = config.schedule.kind, {"constant": ("decay_steps", "hold", "beneath_warmup")}
-    ignored["rsqrt"] = ("decay_steps", "beneath_warmup")
-    keys = [f"config.schedule.{key}={config.schedule[key]}" for key in ignored.get(kind, ()) if config.schedule[key]]
+    kind, beneath = config.schedule.kind, config.schedule.beneath_warmup
+    ignored = {"constant": ("decay_steps", "hold", "beneath_warmup"), "rsqrt": ("decay_steps", "beneath_warmup")}
+    # A decay that counts from step 0 has no flat part.
+    names = ignored.get(kind, ("hold",) if beneath else ())
+    keys = [f"config.schedule.{key}={config.schedule[key]}" for key in names if config.schedule[key]]
     return f"warning: {' and '.join(keys)} without effect: config.schedule.kind={kind} ignores it" if keys else None
 
 

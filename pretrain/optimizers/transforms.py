@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from models.layers.init import Parameter, is_box, path_name
+from models.layers.init import is_box
+from pretrain.errors import lookup
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,7 @@ class Role:
 
 def roles(params):
     """The role of every parameter, of the boxes in which a model starts them (`models.layers.init`)."""
-
-    def role(path, box):
-        if not isinstance(box, Parameter):
-            raise TypeError(f"parameter {path_name(path)} declares no role; create it with models.layers.init")
-        return Role(box.stacked, box.inputs)
-
-    return jax.tree_util.tree_map_with_path(role, params, is_leaf=is_box)
+    return jax.tree.map(lambda box: Role(box.stacked, box.inputs), params, is_leaf=is_box)
 
 
 def map_roles(function: Callable, roles, *trees):
@@ -45,9 +40,10 @@ DECAY = {"matrices": lambda role: role.matrix, "all": lambda role: True}  # conf
 
 def decay(options, roles) -> optax.GradientTransformation:
     """Weight decay, decoupled from the gradient (Loshchilov and Hutter 2019)."""
+    decays = lookup("config.optimizer.decay", options["decay"], DECAY)
     if not options["weight_decay"]:
         return optax.identity()
-    return optax.add_decayed_weights(options["weight_decay"], mask=jax.tree.map(DECAY[options["decay"]], roles))
+    return optax.add_decayed_weights(options["weight_decay"], mask=jax.tree.map(decays, roles))
 
 
 def where(good, new, old):

@@ -1,9 +1,8 @@
 """The device mesh, and the sharding of each array on it.
 
 Models name the axes of their arrays ("embed", "heads", ...); `config.mesh.rules` maps those names to the axes of the
-mesh (`data`, `fsdp`, `sequence`, `tensor`). Errors name array, axis and sizes: a logical axis without a rule, a mesh
-axis used twice by one array, a size that does not divide. Over `fsdp` a parameter is split along whichever axis
-divides, and replicated where none does.
+mesh (`data`, `fsdp`, `sequence`, `tensor`). Errors name array, axis and sizes: a logical axis without a rule, a size
+that does not divide. Over `fsdp` a parameter is split along whichever axis divides, and replicated where none does.
 """
 
 import math
@@ -89,23 +88,17 @@ class Layout:
 
     def __init__(self, mesh: Mesh | AbstractMesh, rules: Sequence[tuple]):
         self.mesh = mesh
-        self.rules = {}
-        for rule in rules:
-            logical, axes = _pair(rule)
-            if logical in self.rules:
-                raise UserError(f"config.mesh.rules maps '{logical}' twice. Keep one of the two rules.")
+        self.rules = {logical: mesh_axes_of(axes) for logical, axes in rules}
+        for logical, axes in self.rules.items():
             for axis in axes:
                 if axis not in AXES:
                     raise UserError(
                         f"config.mesh.rules maps '{logical}' to the mesh axis '{axis}'{nearest(axis, AXES)}"
                     )
-            self.rules[logical] = axes
-        if "batch" not in self.rules:
-            raise UserError("config.mesh.rules does not map 'batch'. Add ('batch', 'data').")
 
     def spec(self, name: str, logical: Sequence[str | None], shape: Sequence[int]) -> PartitionSpec:
         """The partition of the array `name` with logical axes `logical`."""
-        parts, used = [], {}
+        parts = []
         for axis, size in zip(logical, shape, strict=True):
             if axis is None:
                 parts.append(None)
@@ -117,13 +110,6 @@ class Layout:
                 )
             # Mesh axes of one device split nothing, so two logical axes may share them.
             mesh_axes = tuple(a for a in self.rules[axis] if self.mesh.shape[a] > 1)
-            for mesh_axis in mesh_axes:
-                if mesh_axis in used:
-                    raise UserError(
-                        f"config.mesh.rules splits '{name}' twice over '{mesh_axis}', by '{used[mesh_axis]}' and "
-                        f"'{axis}'. Map one of them elsewhere."
-                    )
-                used[mesh_axis] = axis
             count = math.prod(self.mesh.shape[a] for a in mesh_axes)
             if size % count and axis != PADDED:
                 raise UserError(
@@ -148,11 +134,8 @@ class Layout:
     def parameters(self, boxed):
         """Shardings of a model's parameters, from their boxed shapes."""
 
-        def one(path, leaf):
-            name = path_name(path)
-            if not is_box(leaf):
-                return self.sharding()
-            return self.sharding(self.parameter(name, leaf.names, leaf.value.shape))
+        def one(path, box):
+            return self.sharding(self.parameter(path_name(path), box.names, box.value.shape))
 
         return jax.tree_util.tree_map_with_path(one, boxed, is_leaf=is_box)
 
@@ -162,12 +145,8 @@ class Layout:
         A leaf belongs to the parameter whose path ends its own. Adafactor's row and column moments, which lack some of
         the parameter's dimensions or join them, keep the axes of the others.
         """
-        table = {
-            tuple(map(str, path)): (sharding.spec, tuple(shape.shape))
-            for (path, sharding), shape in zip(
-                jax.tree_util.tree_leaves_with_path(parameters), jax.tree.leaves(parameter_shapes), strict=True
-            )
-        }
+        pairs = zip(jax.tree_util.tree_leaves_with_path(parameters), jax.tree.leaves(parameter_shapes), strict=True)
+        table = {tuple(map(str, path)): (sharding.spec, tuple(shape.shape)) for (path, sharding), shape in pairs}
 
         def one(path, leaf):
             keys = tuple(map(str, path))
@@ -242,21 +221,6 @@ class Layout:
             return jax.make_array_from_callback(shape, sharding, part)
 
         return {name: one(name, array) for name, array in batch.items()}
-
-
-def _pair(rule) -> tuple[str, tuple[str, ...]]:
-    """(logical axis, mesh axes) of one of `config.mesh.rules`."""
-    match rule:
-        case (str(logical), None):
-            return logical, ()
-        case (str(logical), str(axis)):
-            return logical, (axis,)
-        case (str(logical), [*axes]) if all(isinstance(axis, str) for axis in axes):
-            return logical, tuple(axes)
-    raise UserError(
-        f"config.mesh.rules has {rule!r}. A rule is (logical axis, mesh axis, tuple of them or None), such as "
-        "('batch', ('data', 'fsdp'))."
-    )
 
 
 def spread(mesh, spec: Sequence, shape: Sequence[int], mesh_axes: Sequence[str], among: Sequence[int]) -> list:

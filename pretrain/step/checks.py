@@ -6,80 +6,57 @@ from configs.common import STOPPING
 from input_pipeline import corruption, validate
 from input_pipeline.tokenizers.settings import known_size
 from pretrain import config as configs
-from pretrain.errors import UserError
+from pretrain.errors import UserError, nearest
 from pretrain.losses.objective import BoundModel
 from pretrain.step import recurrent_state
 from pretrain.step.train_spec import TrainSpec
 
-ON_BAD_STEP = ("skip", "rewind")
+CHOICES = {"train.on_bad_step": ("skip", "rewind"), "evaluate.stopping": STOPPING}
 
 
 def check_config(config) -> None:
-    """Raise UserError where lengths, batch sizes and choices of a config contradict each other."""
-    train, data = config.train, config.data
+    """Raise UserError or DataError where lengths, batch sizes and choices of a config contradict each other."""
+    train, window = config.train, tuple(config.log.profile)
+    for key, choices in CHOICES.items():
+        section, name = key.split(".")
+        if config[section][name] not in choices:
+            raise UserError(
+                f"config.{key}='{config[section][name]}' is unknown{nearest(config[section][name], choices)}"
+            )
     if train.batch_size % train.accumulate:
         raise UserError(
             f"config.train.batch_size={train.batch_size} is not divisible by config.train.accumulate="
             f"{train.accumulate}. Change one of them."
         )
-    if data.length > config.model.context:
-        raise UserError(
-            f"config.data.length={data.length} is longer than config.model.context={config.model.context} positions. "
-            "Lower the one or raise the other."
-        )
-    check_scored(config)
-    _check_lengths(config)
-    if train.on_bad_step not in ON_BAD_STEP:
-        raise UserError(f"config.train.on_bad_step='{train.on_bad_step}'; choose one of: {', '.join(ON_BAD_STEP)}")
     # A trace that can never begin is a mistake; one that outlasts the run is cut short.
-    window = tuple(config.log.profile)
     if window and window[0] > train.steps:
         raise UserError(
             f"config.log.profile={window} begins after the last step, config.train.steps={train.steps}. Name earlier "
             "steps, or leave it empty."
         )
-    if config.evaluate.stopping not in STOPPING:
-        raise UserError(f"config.evaluate.stopping='{config.evaluate.stopping}'; choose one of: {', '.join(STOPPING)}")
-
-
-def _check_lengths(config) -> None:
-    """Raise UserError or DataError for rows whose length the objective cannot use, in training or in evaluation."""
-    objective, data = config.objective.to_dict(), config.data
-    task, scored = corruption.build(objective), configs.scored_length(config)
-    key, context = _scoring_context(config)
-    # Evaluation may have another length and another context.
-    for length_key, length, context_key, positions in (
-        ("config.data.length", data.length, "config.model.context", config.model.context),
-        (configs.scored_key(config), scored, key, context),
-    ):
-        validate.check_length(length_key, length, task)
-        if task.uses_text_pairs and task.target_length(length) > positions:
-            raise UserError(
-                f"{length_key}={length} with config.objective.density={config.objective.density} makes targets of "
-                f"{task.target_length(length)} tokens, longer than {context_key}={positions}. Lower {length_key} or "
-                "the density."
-            )
-    validate.check_stride(config.evaluate.stride or scored, scored, data.layout, task)
+    task, scored = corruption.build(config.objective.to_dict()), configs.scored_length(config)
+    if config.evaluate.length:  # `input_pipeline.validate` checks data.length
+        validate.check_length("config.evaluate.length", scored, task)
+    validate.check_stride(config.evaluate.stride or scored, scored, config.data.layout, task)
+    _check_context(config, "config.data.length", config.data.length, "config.model.context", config.model.context)
+    check_scored(config)
 
 
 def check_scored(config, length: int = 0) -> None:
     """Raise UserError where rows of evaluation (of --length, where it is given) are longer than the context."""
-    key, context = _scoring_context(config)
-    scored = length or configs.scored_length(config)
-    if scored <= context:
-        return
-    if length:  # of `pretrain evaluate`: the model is trained, so only the option can change
-        raise UserError(f"--length={length} is longer than {key}={context} positions. Lower it.")
-    remedy = "Lower it (0 means config.data.length)." if config.evaluate.length else f"Set it to {context}."
-    raise UserError(f"{configs.scored_key(config)}={scored} is longer than {key}={context} positions. {remedy}")
-
-
-def _scoring_context(config) -> tuple[str, int]:
-    """(key, value) of the context of the model that evaluates."""
     changed = config.evaluate.model.to_dict()
-    if "context" in changed:
-        return "config.evaluate.model.context", changed["context"]
-    return "config.model.context", config.model.context
+    key = "config.evaluate.model.context" if "context" in changed else "config.model.context"
+    name, length = ("--length", length) if length else (configs.scored_key(config), configs.scored_length(config))
+    _check_context(config, name, length, key, changed.get("context", config.model.context))
+
+
+def _check_context(config, key: str, length: int, context_key: str, context: int) -> None:
+    task = corruption.build(config.objective.to_dict())
+    # Targets of spans grow with the density, and may be longer than their inputs.
+    targets = task.target_length(length) if task.uses_text_pairs else 0
+    if max(length, targets) > context:
+        made = f" and config.objective.density make {targets} targets," if targets > max(length, context) else " is"
+        raise UserError(f"{key}={length}{made} longer than {context_key}={context}. Lower the one or raise the other.")
 
 
 def check_model(model, config) -> None:
@@ -139,18 +116,17 @@ def check_attention(spec: TrainSpec, config, training: bool) -> None:
 
 def check_batches(layout, spec: TrainSpec, config, training: bool) -> None:
     """Raise UserError where rows or lengths of evaluation, or of `training`, do not divide over a layout's mesh."""
+    # Batches of evaluation are filled up with padding; those of training must divide.
     scored = configs.scored_length(config)
-    _check_rows(layout, spec, layout.filled(config.evaluate.batch_size), scored, configs.scored_key(config))
+    uses = [(layout.filled(config.evaluate.batch_size), scored, configs.scored_key(config))]
     if training:
         rows = config.train.batch_size // config.train.accumulate
         layout.check("batch", rows, "config.train.batch_size / train.accumulate")
-        _check_rows(layout, spec, rows, config.data.length, "config.data.length")
-
-
-def _check_rows(layout, spec: TrainSpec, rows: int, length: int, key: str) -> None:
-    layout.check("length", length, key)
-    for name, (shape, _, axes) in spec.features(rows, length).items():
-        for axis, size in zip(axes, shape, strict=True):
-            if axis == "length":  # of another size than `length` where the objective makes its own, as spans do
-                layout.check(axis, size, f"the length of '{name}' that {key}={length} and config.objective make")
-        layout.batch(shape, axes)
+        uses.append((rows, config.data.length, "config.data.length"))
+    for rows, length, key in uses:
+        layout.check("length", length, key)
+        for name, (shape, _, axes) in spec.features(rows, length).items():
+            for axis, size in zip(axes, shape, strict=True):
+                if axis == "length":  # of another size than `length` where the objective makes its own, as spans do
+                    layout.check(axis, size, f"the length of '{name}' that {key}={length} and config.objective make")
+            layout.batch(shape, axes)

@@ -7,6 +7,7 @@ from functools import cached_property, partial
 import jax
 from jax.sharding import PartitionSpec
 
+from models.layers.init import is_box
 from pretrain.distributed.consensus import SyncedFunction
 from pretrain.parallel import vocab_padding
 from pretrain.step import recurrent_state
@@ -23,12 +24,8 @@ class JitSpec(TrainSpec):
     """
 
     @classmethod
-    def mesh_sizes(cls, config):
-        return config.mesh
-
-    @classmethod
-    def mesh_rules(cls, config):
-        return config.mesh.rules
+    def mesh_and_rules(cls, config):
+        return config.mesh, config.mesh.rules
 
     @cached_property
     def _step(self):
@@ -37,16 +34,15 @@ class JitSpec(TrainSpec):
     @cached_property
     def _evaluate(self):
         # Shardings do not depend on the number of rows, so those of the fewest rows serve any batch.
-        carried = recurrent_shardings(self.layout, self.eval_model, self.layout.batch_shards())
+        carried = shardings_of(recurrent_leaves(self.layout, self.eval_model, self.layout.batch_shards()))
         return SyncedFunction(jax.jit(self._score, out_shardings=(self.layout.sharding(), carried)))
 
     def _train(self, state, batch, frozen):
         # Traced once for each batch size: `row` has one number a row.
         leaves, frozen = self._leaves(len(batch["row"])), vocab_padding.strip(frozen, self._frozen_leaves)
         state, metrics = train_step(self, vocab_padding.strip(state, leaves), batch, frozen)
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, leaves)
         # Without the constraint XLA may return a leaf in another sharding, and its buffer could not be donated.
-        return jax.lax.with_sharding_constraint(vocab_padding.fill(state, leaves), shardings), metrics
+        return jax.lax.with_sharding_constraint(vocab_padding.fill(state, leaves), shardings_of(leaves)), metrics
 
     def _score(self, params, batch, carried, frozen):
         params = vocab_padding.strip(params, self._fixed_leaves.params)
@@ -57,25 +53,13 @@ class JitSpec(TrainSpec):
         """True shape, dtype and sharding of each leaf but the recurrent state, whose shape depends on the batch."""
         shapes = state_shapes(self, 1).replace(carried={})
         parameters = self.layout.parameters(self.parameters)
-        everywhere = self.layout.sharding()
-        shardings = TrainState(
-            step=everywhere,
-            params=parameters,
-            # Moments are sharded as their parameters, so that an update needs no communication.
-            opt_state=self.layout.optimizer(shapes.opt_state, parameters, shapes.params),
-            rng=everywhere,
-            carried={},
-            bad_in_row=everywhere,
-            bad_total=everywhere,
-        )
-        return with_shardings(shapes, shardings)
+        # Moments are sharded as their parameters, so that an update needs no communication.
+        moments = self.layout.optimizer(shapes.opt_state, parameters, shapes.params)
+        replicated = jax.tree.map(lambda _: self.layout.sharding(), shapes)
+        return with_shardings(shapes, replicated.replace(params=parameters, opt_state=moments))
 
     def _leaves(self, batch_size: int) -> TrainState:
-        return self._fixed_leaves.replace(carried=self._recurrent_leaves(self.model, batch_size))
-
-    def _recurrent_leaves(self, model, batch_size: int):
-        shardings = recurrent_shardings(self.layout, model, batch_size)
-        return with_shardings(recurrent_state.shapes(model, batch_size), shardings)
+        return self._fixed_leaves.replace(carried=recurrent_leaves(self.layout, self.model, batch_size))
 
     @cached_property
     def _frozen_leaves(self):
@@ -121,7 +105,7 @@ class JitSpec(TrainSpec):
 
     def lower_eval_step(self, batch_size: int, length: int) -> jax.stages.Lowered:
         """The program of `eval_step` before it is compiled; nothing is allocated."""
-        carried = self._recurrent_leaves(self.eval_model, batch_size)
+        carried = recurrent_leaves(self.layout, self.eval_model, batch_size)
         params, frozen = jax.tree.map(vocab_padding.padded, (self._fixed_leaves.params, self._frozen_leaves))
         with self.scope():
             return self._evaluate.lower(params, self.sharded_batch_shapes(batch_size, length), carried, frozen)
@@ -136,15 +120,14 @@ class JitSpec(TrainSpec):
     def scope(self):
         return self.layout.scope()
 
-    def _init_recurrent_state(self, model, batch_size: int):
+    def init_recurrent_state(self, model, batch_size: int):
         make = partial(recurrent_state.start, model, batch_size)
-        return jax.jit(make, out_shardings=recurrent_shardings(self.layout, model, batch_size))()
+        return jax.jit(make, out_shardings=shardings_of(recurrent_leaves(self.layout, model, batch_size)))()
 
     def restore_params(self, checkpoints, step: int):
         leaves = self._fixed_leaves.params
-        return vocab_padding.to_padded(
-            checkpoints.restore_params(step, jax.tree.map(vocab_padding.stored, leaves)), leaves
-        )
+        params = checkpoints.restore_params(step, jax.tree.map(vocab_padding.stored, leaves))
+        return vocab_padding.to_padded(params, leaves)
 
     def to_global(self, params):
         return vocab_padding.to_stored(params, self._fixed_leaves.params)
@@ -178,22 +161,26 @@ class JitSpec(TrainSpec):
 def init_sharded(spec: TrainSpec, leaves: TrainState, seed: int, batch_size: int) -> TrainState:
     """The initial state, padded and sharded as `leaves`. It is made once, so on CPUs compiling it fast matters more."""
     level = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, leaves)
 
     def make(seed):
         return vocab_padding.fill(init_state(spec, seed, batch_size), leaves)
 
-    return jax.jit(make, static_argnums=0, compiler_options=level, out_shardings=shardings)(seed)
+    return jax.jit(make, static_argnums=0, compiler_options=level, out_shardings=shardings_of(leaves))(seed)
 
 
-def recurrent_shardings(layout, model, batch_size: int):
-    """Shardings of the recurrent state: split by row, as the batch is."""
-    boxed = recurrent_state.boxed(model, batch_size)
+def recurrent_leaves(layout, model, batch_size: int):
+    """Shape, dtype and sharding of the recurrent state: split by row, as the batch is."""
 
     def one(box):
-        return layout.sharding(layout.spec("carried", box.names, box.value.shape))
+        sharding = layout.sharding(layout.spec("carried", box.names, box.value.shape))
+        return jax.ShapeDtypeStruct(box.value.shape, box.value.dtype, sharding=sharding)
 
-    return jax.tree.map(one, boxed, is_leaf=recurrent_state.is_box)
+    return jax.tree.map(one, recurrent_state.boxed(model, batch_size), is_leaf=is_box)
+
+
+def shardings_of(leaves):
+    """The sharding of each leaf."""
+    return jax.tree.map(lambda leaf: leaf.sharding, leaves)
 
 
 def with_shardings(shapes, shardings):

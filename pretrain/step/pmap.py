@@ -13,7 +13,7 @@ from pretrain.distributed.consensus import SyncedFunction
 from pretrain.errors import UserError
 from pretrain.parallel.mesh import AXES
 from pretrain.step import recurrent_state
-from pretrain.step.jit import init_sharded, recurrent_shardings, with_shardings
+from pretrain.step.jit import init_sharded, recurrent_leaves, with_shardings
 from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import TrainState, evaluate_step, state_shapes, train_step, unboxed
 
@@ -26,18 +26,15 @@ class PmapSpec(TrainSpec):
     """
 
     @classmethod
-    def mesh_sizes(cls, config):
+    def mesh_and_rules(cls, config):
         for axis in ("fsdp", "sequence", "tensor"):
             if config.mesh[axis] not in (1, -1):
                 raise UserError(
                     f"config.mesh.{axis}={config.mesh[axis]} and config.train.backend='pmap' exclude each other. Set "
                     "the axis to 1, or the backend to 'jit'."
                 )
-        return dict.fromkeys(AXES, 1) | {"data": -1}
-
-    @classmethod
-    def mesh_rules(cls, config):
-        return (("batch", "data"), ("length", None), ("layers", None))
+        rules = (("batch", "data"), ("length", None), ("layers", None))
+        return dict.fromkeys(AXES, 1) | {"data": -1}, rules
 
     @cached_property
     def _devices(self) -> list:
@@ -72,10 +69,8 @@ class PmapSpec(TrainSpec):
         return jax.pmap(function, axis_name="data", devices=devices, **options)
 
     def checkpoint_shapes(self, batch_size: int) -> TrainState:
-        shapes = state_shapes(self, batch_size)
-        shardings = jax.tree.map(lambda _: self.layout.sharding(), shapes)
-        carried = recurrent_shardings(self.layout, self.model, batch_size)
-        return with_shardings(shapes, shardings.replace(carried=carried))
+        carried = recurrent_leaves(self.layout, self.model, batch_size)
+        return self._replicated(state_shapes(self, batch_size)).replace(carried=carried)
 
     padded_shapes = checkpoint_shapes  # nothing is split, so nothing is padded
 
@@ -97,13 +92,15 @@ class PmapSpec(TrainSpec):
         return jax.tree.map(_first, sums), carried
 
     def frozen_shapes(self):
-        shapes = unboxed(self.frozen_parameters)
+        return self._replicated(unboxed(self.frozen_parameters))
+
+    def _replicated(self, shapes):
         return with_shardings(shapes, jax.tree.map(lambda _: self.layout.sharding(), shapes))
 
     def set_frozen(self, frozen) -> None:
         self.frozen = self._place(jax.tree.map(self._replicate, frozen)) if frozen else {}
 
-    def _init_recurrent_state(self, model, batch_size: int):
+    def init_recurrent_state(self, model, batch_size: int):
         carried = recurrent_state.start(model, batch_size // self.layout.batch_shards())
         return self._place(jax.tree.map(self._replicate, carried)) if carried else carried
 
@@ -148,7 +145,7 @@ class PmapSpec(TrainSpec):
         shards = sorted(carried.addressable_shards, key=lambda shard: shard.index[0].start or 0)
         local = np.concatenate([np.asarray(shard.data)[0] for shard in shards], axis=axis)
         size = local.shape[axis] // len(self._devices) * self.layout.batch_shards()
-        position = {row: i for i, row in enumerate(self.rows(size))}  # global row -> place in `local`
+        position = {row: i for i, row in enumerate(self.layout.rows(size))}  # global row -> place in `local`
 
         def part(index):
             # Rows of one shard are neighbours in the global batch, and so in `local`.

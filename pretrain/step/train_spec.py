@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 import optax
 from flax import linen as nn
 from jax.sharding import Mesh
@@ -20,9 +19,8 @@ from jax.sharding import Mesh
 import models
 from input_pipeline import corruption
 from input_pipeline.batch_spec import declared
-from models.errors import ModelError
 from pretrain import losses, optimizers
-from pretrain.errors import UserError, nearest
+from pretrain.errors import UserError, lookup
 from pretrain.optimizers.schedules import schedule
 from pretrain.optimizers.transforms import roles
 from pretrain.parallel.mesh import Layout, make_mesh, smallest_mesh
@@ -77,27 +75,10 @@ class TrainSpec(abc.ABC):
         features = self.features(rows, length).items()
         return {name: jax.ShapeDtypeStruct(feature.shape, feature.dtype) for name, feature in features}
 
-    def rows(self, size: int) -> np.ndarray:
-        """Indices of this process's rows in a global batch of `size` rows."""
-        return self.layout.rows(size)
-
-    def init_recurrent_state(self, batch_size: int):
-        """The recurrent state before an evaluation; {} for models without."""
-        return self._init_recurrent_state(self.eval_model, batch_size)
-
-    def reset_recurrent_state(self, state: TrainState, batch_size: int) -> TrainState:
-        """The train state with an empty recurrent state, for data that does not continue where it was."""
-        return state.replace(carried=self._init_recurrent_state(self.model, batch_size))
-
     @classmethod
     @abc.abstractmethod
-    def mesh_sizes(cls, config) -> Mapping[str, int]:
-        """Sizes of the mesh axes. Errors: UserError where the backend cannot have those of `config.mesh`."""
-
-    @classmethod
-    @abc.abstractmethod
-    def mesh_rules(cls, config) -> tuple:
-        """Logical axis -> mesh axes, as `config.mesh.rules`."""
+    def mesh_and_rules(cls, config) -> tuple[Mapping[str, int], tuple]:
+        """(sizes of the mesh axes, logical axis -> mesh axes), as `config.mesh` and `config.mesh.rules`."""
 
     @abc.abstractmethod
     def checkpoint_shapes(self, batch_size: int) -> TrainState:
@@ -113,7 +94,7 @@ class TrainSpec(abc.ABC):
 
     @abc.abstractmethod
     def put(self, batch: Mapping, size: int):
-        """This process's `rows` of a batch of `size`, feature -> [rows, ...], on its devices."""
+        """This process's rows (`layout.rows`) of a batch of `size`, feature -> [rows, ...], on its devices."""
 
     @abc.abstractmethod
     def train_step(self, state: TrainState, batch) -> tuple[TrainState, dict]:
@@ -122,6 +103,10 @@ class TrainSpec(abc.ABC):
     @abc.abstractmethod
     def eval_step(self, params, batch, carried) -> tuple[dict, dict]:
         """(sums of the objective's terms over the whole batch, recurrent state after it)."""
+
+    @abc.abstractmethod
+    def init_recurrent_state(self, model, batch_size: int):
+        """The recurrent state of `model` or `eval_model` at the start of a text; {} for models without."""
 
     @abc.abstractmethod
     def scope(self) -> AbstractContextManager:
@@ -159,9 +144,6 @@ class TrainSpec(abc.ABC):
     def part_of_device(self, leaf: jax.Array) -> dict:
         """Which part of an array each device holds: equal parts are replicas."""
 
-    @abc.abstractmethod
-    def _init_recurrent_state(self, model, batch_size: int): ...
-
 
 def _build(config, make_mesh: Callable) -> TrainSpec:
     from pretrain.step.jit import JitSpec  # late: both are subclasses
@@ -186,12 +168,9 @@ def _build(config, make_mesh: Callable) -> TrainSpec:
         "accumulate": config.train.accumulate,
         "frozen_parameters": {} if objective.teacher is None else parameters_of(objective.teacher),
     }
-    # A new backend subclasses TrainSpec and is named here.
-    backends = {"jit": JitSpec, "pmap": PmapSpec}
-    if config.train.backend not in backends:
-        raise UserError(f"config.train.backend is '{config.train.backend}'{nearest(config.train.backend, backends)}")
-    backend = backends[config.train.backend]
-    return backend(**parts, layout=Layout(make_mesh(backend.mesh_sizes(config)), backend.mesh_rules(config)))
+    backend = lookup("config.train.backend", config.train.backend, {"jit": JitSpec, "pmap": PmapSpec})
+    sizes, rules = backend.mesh_and_rules(config)
+    return backend(**parts, layout=Layout(make_mesh(sizes), rules))
 
 
 def _inputs(model, features: Mapping, layout: str) -> tuple[str, ...]:
@@ -206,17 +185,13 @@ def _inputs(model, features: Mapping, layout: str) -> tuple[str, ...]:
 
 def _eval_model(section, changes, model, parameters):
     """The model with the fields of `config.evaluate.model`, on the same parameters."""
-    section, changes = section.to_dict(), changes.to_dict()
     if not changes:
         return model
-    try:
-        changed = models.build(section | changes)
-    except ModelError as error:
-        raise ModelError(f"with config.evaluate.model: {error}") from None
+    changed = models.build(section.to_dict() | changes.to_dict())
     # Boxes compare axis names and roles, not only shapes.
     if parameters_of(changed) != parameters:
         raise UserError(
-            f"config.evaluate.model ({', '.join(changes)}) changes the shapes of parameters, and evaluation uses the "
-            "trained ones. Change only fields without parameters, such as memory."
+            f"config.evaluate.model ({', '.join(changes)}) changes the trained parameters. Change only fields without "
+            "parameters, such as memory."
         )
     return changed

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 
@@ -59,13 +59,14 @@ class Loop:
         self.steps = config.train.steps
         self.restore(report)
         # Only now: a start that is refused leaves no row.
-        self.goodput = self.open_goodput()
+        path = checkpoints.workdir.goodput if jax.process_index() == 0 else None
+        about = {"host": socket.gethostname(), "processes": jax.process_count(), "devices": jax.device_count()}
+        self.goodput = Goodput(path, process_age(), **about)
         self.account()
         self.first_step = self.step
         self.new_measure = report_measure(run, checkpoints, self.step, report)
-        self.writer = self.open_writer(report)
-        shown = open_null() if jax.process_index() else None
-        self.progress = Progress(self.steps, self.step, config.name, shown)
+        self.writer = self.open_writer()
+        self.progress = Progress(self.steps, self.step, config.name, open_null() if jax.process_index() else None)
         self.throughput = Throughput(run.spec, config.data.length, config.log.peak_flops, ledger)
         self.profiler = Profiler(config.log.profile, checkpoints.workdir.profile, self.progress.note)
         self.batches = self.open_batches()
@@ -92,8 +93,7 @@ class Loop:
             with self.ledger.spend("data"):
                 batch = next(self.batches)
             self.profiler.before(self.step + 1)
-            with self.step_time():
-                self.state, metrics = self.spec.train_step(self.state, batch)
+            metrics = self.train_step(batch)
             self.step, self.position = self.step + 1, self.position + 1
             self.profiler.after(self.step, metrics)
             self.log(metrics)
@@ -107,18 +107,17 @@ class Loop:
         self.stopping = self.stopping or shutdown.reached()
         return self.stopping
 
-    @contextlib.contextmanager
-    def step_time(self) -> Iterator[None]:
-        """Charges the dispatch of a step to the ledger. The first one compiles, and is waited for."""
+    def train_step(self, batch):
+        """The metrics of an update, charged to the ledger. The first one compiles, and is waited for."""
         if self.ledger.steady:
             with self.ledger.spend("step"):
-                yield
-            return
+                self.state, metrics = self.spec.train_step(self.state, batch)
+            return metrics
         with self.ledger.spend("compile"), self.progress.waiting("compiling; a large model takes minutes"):
-            yield
-            jax.block_until_ready(self.state)
-            shutdown.hold()  # from now on a signal waits for the end of a step: there is something to save
+            self.state, metrics = jax.block_until_ready(self.spec.train_step(self.state, batch))
+        shutdown.hold()  # from now on a signal waits for the end of a step: there is something to save
         self.ledger.steady = True
+        return metrics
 
     def log(self, metrics) -> None:
         """Queue a step's metrics and read those of the step before, so that the device never waits for the host."""
@@ -164,7 +163,7 @@ class Loop:
         if self.bad_in_row >= self.config.train.max_bad_steps:
             self.read_metrics()  # the next step is on its way, and counts as well if it is bad
             self.save(wait=True)
-            raise self.too_many_bad_steps(self.bad_in_row, position - 1)
+            self.check_bad_steps(self.bad_in_row, position - 1)
 
     def rewind(self, position: int) -> None:
         """Go back to the newest checkpoint, and past the batch at `position`. Errors: UserError after too many."""
@@ -176,24 +175,27 @@ class Loop:
         with self.ledger.spend("save"):
             self.checkpoints.wait()
         # The newest checkpoint is on disk now, and is what a later start continues from.
-        if self.rewinds >= self.config.train.max_bad_steps:
-            raise self.too_many_bad_steps(self.rewinds, position)
+        self.check_bad_steps(self.rewinds, position)
         self.restore(self.progress.note)
         self.account()
         self.evaluator.forget()
         self.pending = None
         if self.position != position + 1:  # the recurrent state is not of the text before the next rows
-            self.state = self.spec.reset_recurrent_state(self.state, self.config.train.batch_size)
+            empty = self.spec.init_recurrent_state(self.spec.model, self.config.train.batch_size)
+            self.state = self.state.replace(carried=empty)
         self.position = position + 1
         self.writer.close()
-        self.writer = self.open_writer(self.progress.note)
+        self.writer = self.open_writer()
         self.progress.note(f"rewound to step {self.step}, continuing at data position {self.position}")
         self.batches = self.open_batches()
 
-    def too_many_bad_steps(self, count: int, position: int) -> UserError:
+    def check_bad_steps(self, count: int, position: int) -> None:
+        """Raise UserError after too many bad steps, the last of them at `position` in the data."""
+        if count < self.config.train.max_bad_steps:
+            return
         last_good = self.checkpoints.last_good(self.good)
         start = f", or start from {self.checkpoints.workdir.path}@{last_good}" if last_good is not None else ""
-        return UserError(
+        raise UserError(
             f"config.train.max_bad_steps={self.config.train.max_bad_steps}: {count} steps were not finite, the last at "
             f"data position {position}. Look at that data, lower config.schedule.peak{start}."
         )
@@ -212,6 +214,7 @@ class Loop:
         if scores is None:
             return False
         shown, further = scores
+        # Decoded scores of each source of text pairs are in the files alone.
         self.writer.write("validation", self.step, shown | further)
         self.progress.note(f"step {self.step}: validation {', '.join(format_measure(*item) for item in shown.items())}")
         return True
@@ -257,8 +260,7 @@ class Loop:
     def finish(self) -> int:
         """Evaluate and save after the last step."""
         self.read_metrics()
-        if self.bad_in_row >= self.config.train.max_bad_steps:  # an earlier start ended here, too
-            raise self.too_many_bad_steps(self.bad_in_row, self.position - 1)
+        self.check_bad_steps(self.bad_in_row, self.position - 1)  # an earlier start may have ended here, too
         scored = self.step == self.first_step or self.evaluator.checkpoint_metrics(self.step) is not None
         if not scored and not self.evaluate():
             return self.interrupt()
@@ -275,7 +277,7 @@ class Loop:
         # Under pmap there is a copy for each device.
         self.bad_in_row = int(self.state.bad_in_row.addressable_data(0).max())
 
-    def open_writer(self, report) -> MetricWriter:
+    def open_writer(self) -> MetricWriter:
         """Metric files cut back to the current step; process 0 alone writes them."""
         enabled = [self.config.log[name] and jax.process_index() == 0 for name in ("tensorboard", "csv", "jsonl")]
         return MetricWriter(str(self.checkpoints.workdir.metrics), *enabled, self.step)
@@ -284,11 +286,6 @@ class Loop:
         """Batches from the current position on; every process reports on its own readers."""
         own = functools.partial(print, file=sys.stderr, flush=True)
         return Prefetch(self.parts, self.position, own if jax.process_index() else self.progress.note)
-
-    def open_goodput(self) -> Goodput:
-        path = self.checkpoints.workdir.goodput if jax.process_index() == 0 else None
-        about = {"processes": jax.process_count(), "devices": jax.device_count()}
-        return Goodput(path, process_age(), host=socket.gethostname(), **about)
 
     def account(self) -> None:
         """Write down where the time went, and what is saved."""

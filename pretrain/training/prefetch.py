@@ -27,7 +27,7 @@ class Prefetch:
         return self._run.corpus.batches(
             seed=config.seed,
             batch_size=config.train.batch_size,
-            rows=self._run.spec.rows(config.train.batch_size),
+            rows=self._run.spec.layout.rows(config.train.batch_size),
             start=self._position,
             workers=workers,
             prefetch=config.data.prefetch,

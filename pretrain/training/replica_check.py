@@ -1,7 +1,6 @@
 """Detection of silent data corruption: devices that hold the same parameters must hold the same bits."""
 
 import socket
-from collections import Counter
 from collections.abc import Sequence
 
 import jax
@@ -35,7 +34,8 @@ class ReplicaCheck:
         if self._first is None:
             self._first = self._first_replicas(leaves)
             self._program = self._spec.map_devices(checksums, list(leaves))
-        if (self._first == np.arange(len(self._devices))[:, None]).all():  # no part is on two devices
+        # A device that is the first to hold each of its parts has no replica to compare with.
+        if (self._first == np.arange(len(self._devices))[:, None]).all():
             return
         sums = self._gather(self._program(list(leaves)))
         equal = np.take_along_axis(sums, self._first, axis=0) == sums
@@ -64,19 +64,17 @@ class ReplicaCheck:
 
     def _message(self, sums, equal, names, step: int) -> str:
         leaf = int(np.argmin(equal.all(axis=0)))
-        odd_one = int(np.argmin(equal[:, leaf]))
-        replicas = [d for d in range(len(self._devices)) if self._first[d, leaf] == self._first[odd_one, leaf]]
-        (value, most), *_ = Counter(int(sums[d, leaf]) for d in replicas).most_common()
+        first = self._first[:, leaf] == self._first[np.argmin(equal[:, leaf]), leaf]
+        replicas = np.flatnonzero(first)
+        values, counts = np.unique(sums[replicas, leaf], return_counts=True)
         # A majority shows which devices are at fault; without one any of them may be.
-        odd = [d for d in replicas if int(sums[d, leaf]) != value] if most > len(replicas) / 2 else replicas
-        hosts = allgather_json(socket.gethostname())
-        devices = [self._devices[d] for d in odd]
+        if 2 * counts.max() > len(replicas):
+            replicas = replicas[sums[replicas, leaf] != values[counts.argmax()]]
+        hosts, devices = allgather_json(socket.gethostname()), [self._devices[index] for index in replicas]
         faulty = join_some([f"{d} of process {d.process_index} on {hosts[d.process_index]}" for d in devices], SHOWN)
-        others = sum(not column for column in equal.all(axis=0)) - 1
         return (
-            f"after step {step} replicas of '{names[leaf]}'{f' and {others} more' if others else ''} differ on {faulty}"
-            ": a device's memory or arithmetic is at fault. Nothing was saved. Start the same command again, without "
-            "that machine if this repeats."
+            f"after step {step} replicas of '{names[leaf]}' differ on {faulty}: a device's memory or arithmetic is at "
+            "fault. Nothing was saved. Start the same command again, without that machine if this repeats."
         )
 
 

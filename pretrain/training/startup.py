@@ -25,7 +25,7 @@ from pretrain.metrics.progress import Ledger
 from pretrain.optimizers.schedules import warn_of_change, warn_of_end, warn_of_unused_keys
 from pretrain.step.checks import check_config, check_mesh, check_model, check_vocabulary
 from pretrain.step.train_spec import TrainSpec
-from pretrain.workdir import ANEW, POSITION, Workdir, real
+from pretrain.workdir import ANEW, POSITION, Workdir
 
 FEW_ROWS = 20  # a validation split of fewer rows says little
 MOSTLY_USED = 0.8  # of a vocabulary: published tables have at most a few hundred rows without a token
@@ -48,7 +48,7 @@ class RunParts:
 
 @dataclasses.dataclass(frozen=True)
 class OtherRuns:
-    """Other runs' parameters: `weights` to start from, and a `teacher`."""
+    """Parameters of other runs: `weights` to start from, and a `teacher`."""
 
     weights: Weights | None = None
     teacher: teachers.Teacher | None = None
@@ -133,10 +133,8 @@ def restore_or_init(run: RunParts, checkpoints: CheckpointManager, weights: Weig
         return _init(run, weights, report), 0, 0
     state, data = restored
     step = data["step"]
-    rest = f"continuing at step {step + 1}/{steps}"
-    if step >= steps:
-        rest = f"all {step} steps are done (raise --config.train.steps to continue)"
-    report(f"restored checkpoint {step}, {rest}")
+    done = f"all {step} steps are done (raise --config.train.steps to continue)"
+    report(f"restored checkpoint {step}, {done if step >= steps else f'continuing at step {step + 1}/{steps}'}")
     return spec.from_checkpoint(state), step, data["position"]
 
 
@@ -152,21 +150,17 @@ def _init(run: RunParts, weights: Weights | None, report):
         params, message = weights.load_into(initial.params, run.config.model)
     else:
         sets = teacher_sets(layers, spec.model, spec.objective.teacher)
-        params, message = teachers.init_from_teacher(
-            initial.params, spec.parameters, run.teacher.read(spec.frozen_shapes()), sets, run.config
-        )
+        taught = run.teacher.read(spec.frozen_shapes())
+        params, message = teachers.init_from_teacher(initial.params, spec.parameters, taught, sets, run.config)
     report(message)
     return spec.from_checkpoint(initial.replace(params=params))
 
 
 def check_local_folder(config, workdir: str, fresh: str) -> None:
     """Raise UserError for options that a work folder in an object store does not support."""
-    if not Workdir(workdir).remote:
-        return
-    options = {"--fresh": fresh}
-    options |= {"config.distill.teacher": config.distill.teacher, "config.log.profile": config.log.profile}
-    for name, value in options.items():
-        if value:
+    options = {"--fresh": fresh, "config.distill.teacher": config.distill.teacher}
+    for name, value in (options | {"config.log.profile": config.log.profile}).items():
+        if value and Workdir(workdir).remote:
             raise UserError(f"{name}={value} needs a --workdir on a disk, and {workdir} is in an object store.")
 
 
@@ -176,10 +170,8 @@ def check_same_run(config, workdir: str) -> None:
     if params_only.has_initial_weights(here):
         return
     configs.check_same_run(workdir, config)
-    newest = (
-        folder for step in reversed(here.steps()) if integrity.is_intact(folder := here.checkpoint(step), POSITION)
-    )
-    if folder := next(newest, None):
+    folders = (here.checkpoint(step) for step in reversed(here.steps()))
+    if folder := next((folder for folder in folders if integrity.is_intact(folder, POSITION)), None):
         # config.json can be edited by hand; the newest checkpoint has the config that it was made with.
         made_with = restore.saved_config(restore.read_notes(folder))
         configs.check_unedited(workdir, config, made_with, f"undo the change, or {ANEW}")
@@ -190,6 +182,7 @@ def check_can_continue(config, workdir: str) -> None:
     check_same_run(config, workdir)
     check_checkpoints_exist(workdir)
     here = Workdir(workdir)
+    # Without the check another tokenizer would be trained, and refused only then.
     if here.steps() and not pipeline.has_tokenizer(here.folders.tokenizer):
         raise UserError(
             f"{workdir} holds checkpoints without their tokenizer. Restore its folder tokenizer, prepare the same text "
@@ -219,25 +212,15 @@ def find_other_runs(config, workdir: str, fresh: bool) -> OtherRuns:
     # The work folder has a copy of the teacher: the run that `distill.teacher` names may be gone.
     if continues:
         return OtherRuns(None, teachers.load_teacher(config, workdir))
-    teacher = teachers.find_teacher(config, workdir)
-    if teacher and fresh and real(teacher.run) == real(here.teacher.path):
-        raise UserError(
-            f"config.distill.teacher={config.distill.teacher} is the copy in {workdir}, which --fresh moves away. Name "
-            "the teacher's own run."
-        )
-    if imported:
-        return OtherRuns(_imported_weights(config, workdir), teacher)
-    return OtherRuns(find_weights(config.train.start_from, workdir) if config.train.start_from else None, teacher)
-
-
-def _imported_weights(config, workdir: str) -> Weights:
-    """The weights that `pretrain import` put into the work folder."""
-    here = Workdir(workdir)
-    for key, value in (("train.start_from", config.train.start_from), ("distill.layers", tuple(config.distill.layers))):
+    teacher, start_from = teachers.find_teacher(config, workdir), config.train.start_from
+    if not imported:
+        return OtherRuns(find_weights(start_from, workdir) if start_from else None, teacher)
+    for key, value in (("train.start_from", start_from), ("distill.layers", tuple(config.distill.layers))):
         if value:
             raise UserError(f"config.{key}={value}, but {workdir} has imported weights to start from. Leave one out.")
     name, model = f"the imported weights of {workdir}", configs.saved(workdir).model
-    return Weights(name, params_only.initial_weights(here), here.folders.tokenizer, model, complete=True)
+    weights = Weights(name, params_only.initial_weights(here), here.folders.tokenizer, model, complete=True)
+    return OtherRuns(weights, teacher)
 
 
 def find_tokenizer(config, workdir: str) -> Path | None:

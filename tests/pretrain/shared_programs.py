@@ -14,7 +14,8 @@ from pretrain.costs.flops import forward_flops
 from pretrain.step.train_spec import TrainSpec
 
 READ = re.compile(
-    r"(model|objective|distill|optimizer|schedule|mesh|evaluate\.model)\.|train\.(?!start_from)|data\.(length|layout)$"
+    r"(model|objective|distill|optimizer|schedule|mesh|evaluate\.model)\.|data\.(length|layout)$"
+    r"|train\.(batch_size|accumulate|backend|z_loss|label_smoothing|steps)$"
 )
 
 

@@ -13,14 +13,14 @@ from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.parallel import vocab_padding
 from pretrain.step.train_spec import TrainSpec
 
-BATCH, LENGTH, VOCABULARY = 8, 16, 67  # a prime
+BATCH, LENGTH, VOCABULARY = 8, 8, 67  # a prime
 TENSOR = {"data": 1, "tensor": 4}
 MIXED = {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2}
 
 
 def decoder(optimizer, **model):
     config = common.base()
-    config.model.update(context=LENGTH, layers=2, width=32, heads=4, ff=64, dtype="float32", attention_path="xla")
+    config.model.update(context=LENGTH, layers=1, width=16, heads=4, ff=32, dtype="float32", attention_path="xla")
     config.model.update(vocab_size=VOCABULARY, tied_head=False, head_bias=True, **model)
     return shared(config, optimizer)
 
@@ -29,7 +29,7 @@ def recurrent(optimizer):
     config = common.base()
     config.model = common.recurrent()
     config.model.update(vocab_size=VOCABULARY, cutoffs=(21, 40), embed=32, divisor=2, context=64, memory=8, dropout=0.0)
-    config.model.update(layers=2, width=32, heads=4, ff=64, dtype="float32", attention_path="xla")
+    config.model.update(layers=1, width=32, heads=4, ff=64, dtype="float32", attention_path="xla")
     config.data.layout = "stream"
     return shared(config, optimizer)
 
@@ -60,7 +60,7 @@ def train(config, sizes, updates=2):
         rows = spec.put(batch(number, config.data.layout), BATCH)
         state, metrics = spec.train_step(state, rows)
         history.append([float(metrics["sums"]["loss"]), float(metrics["grad_norm"])])
-    scores, _ = spec.eval_step(state.params, rows, spec.init_recurrent_state(BATCH))
+    scores, _ = spec.eval_step(state.params, rows, spec.init_recurrent_state(spec.eval_model, BATCH))
     return spec, state, np.array([*history, [float(scores[name]["loss"]) for name in ("sums", "counts")]])
 
 
@@ -73,12 +73,12 @@ CASES = {
     "adamw, mixed": (decoder, "adamw", MIXED),
     "lamb": (decoder, "lamb", TENSOR),
     "adafactor": (decoder, "adafactor", TENSOR),
-    "over fsdp": (partial(decoder, width=30, heads=2), "sgd", {"data": 1, "fsdp": 4}),
+    "over fsdp": (partial(decoder, width=14, heads=2), "sgd", {"data": 1, "fsdp": 4}),
     "adaptive softmax": (recurrent, "sgd", MIXED),
 }
 
 
-@pytest.mark.parametrize("name", mostly(CASES, "sgd", "lamb", "adaptive softmax", "over fsdp", "adafactor"))
+@pytest.mark.parametrize("name", mostly(CASES, "adamw, mixed", "lamb", "adaptive softmax", "over fsdp", "adafactor"))
 def test_padding_changes_no_result(name):
     make, optimizer, sizes = CASES[name]
     _, alone, expected = train(make(optimizer), {"data": 1})
@@ -138,8 +138,5 @@ def test_stored_sharding_of_uneven_axis():
 
     assert vocab_padding.padded(leaf((67, 32), "tensor", None)).shape == (68, 32)
     assert vocab_padding.stored(leaf((67, 32), "tensor", None)).sharding.spec == jax.P(None, "tensor")
-    assert vocab_padding.stored(leaf((67, 32), ("fsdp", "tensor"), None)).sharding.spec == jax.P(
-        None, ("fsdp", "tensor")
-    )
     assert vocab_padding.stored(leaf((67, 32), "tensor", "fsdp")).sharding.spec == jax.P(None, "fsdp")
     assert vocab_padding.stored(leaf((68, 32), "tensor", "fsdp")).sharding.spec == jax.P("tensor", "fsdp")

@@ -94,10 +94,3 @@ def test_backend_refuses_evaluation(absent):
     recipe, config = recipe_of("splash", evaluated={"attention": ("strided_16",)})
     with absent("splash"), pytest.raises(ModelError, match="attention_path='splash'"):
         check_attention(recipe, config, training=True)
-
-
-def test_evaluation_with_another_backend():
-    recipe, config = recipe_of("splash", evaluated={"attention_path": "auto"})
-    check_attention(recipe, config, training=False)
-    with pytest.raises(ModelError, match="because it runs on TPUs"):
-        check_attention(recipe, config, training=True)

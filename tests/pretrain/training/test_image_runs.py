@@ -112,20 +112,6 @@ def test_completions_begin_as_the_original(pretrain, folder, tmp_path):
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "c.png").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("changes", "key"),
-    [
-        ({"data__image": "(8, 8, 1)", "data__length": 64}, "image"),
-        ({"data__length": 96}, "data.layout"),
-        ({"data__image": "()"}, "data.image"),
-        ({"tokenizer__kind": "sentencepiece"}, "tokenizer.kind"),
-    ],
-)
-def test_image_mistakes(capsys, folder, tmp_path, no_cache, changes, key):
-    assert train(tmp_path / "run", folder, **changes) == 2
-    assert key in capsys.readouterr().err.strip().splitlines()[-1]
-
-
 @pytest.mark.parametrize("flags", [("--prompt=x",), ("--complete=x.png", "--keep=1"), ("--complete=x.jpg",)])
 def test_completion_mistakes(capsys, trained, no_cache, flags):
     assert main(["generate", f"--workdir={trained}", *flags]) == 2

@@ -2,12 +2,10 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from runs import ROOT, assert_same_leaves, environment, leaves
+from runs import assert_same_leaves, leaves, train_here
 
 from pretrain.cli import main
 
@@ -47,48 +45,28 @@ SPARSE = (
 )
 
 
-def train(kind, workdir, text, devices=1, **overrides):
+def train(kind, workdir, text):
     recipe, keys = kind
-    keys = EVERY | keys | {"data.train": f"text:{text}/*.py"} | {k.replace("__", "."): v for k, v in overrides.items()}
-    flags = [f"--config.{key}={value}" for key, value in keys.items()]
-    done = subprocess.run(
-        [sys.executable, "-m", "pretrain", "train", f"--config={recipe}", f"--workdir={workdir}", *flags],
-        cwd=ROOT,
-        env=environment(devices),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    assert train_here(workdir, text, recipe=recipe, small=EVERY | keys) == 0
+    return workdir
 
 
 @pytest.fixture(scope="module")
 def recurrent(tmp_path_factory, text):
-    workdir = tmp_path_factory.mktemp("recurrent") / "run"
-    train(RECURRENT, workdir, text)
-    return workdir
+    return train(RECURRENT, tmp_path_factory.mktemp("recurrent") / "run", text)
 
 
 @pytest.fixture(scope="module")
 def sparse(tmp_path_factory, text):
-    workdir = tmp_path_factory.mktemp("sparse") / "run"
-    train(SPARSE, workdir, text)
-    return workdir
-
-
-def cut(workdir, folder):
-    """A copy of a run that was stopped at update CUT."""
-    shutil.copytree(workdir, folder)
-    shutil.rmtree(folder / "checkpoints" / str(STEPS))
-    return folder
+    return train(SPARSE, tmp_path_factory.mktemp("sparse") / "run", text)
 
 
 @pytest.mark.slow
-def test_recurrent_resume_is_bit_exact(recurrent, tmp_path, text):
-    whole = recurrent
-    workdir = cut(whole, tmp_path / "run")
-    assert f"restored checkpoint {CUT}" in train(RECURRENT, workdir, text)
+def test_recurrent_resume_is_bit_exact(recurrent, tmp_path, text, capsys):
+    whole, workdir = recurrent, shutil.copytree(recurrent, tmp_path / "run")
+    shutil.rmtree(workdir / "checkpoints" / str(STEPS))
+    train(RECURRENT, workdir, text)
+    assert f"restored checkpoint {CUT}" in capsys.readouterr().err
     end, before = leaves(workdir, STEPS), leaves(whole, CUT)
     assert_same_leaves(end, leaves(whole, STEPS))
     hidden, held = (f"['carried']['attention']['{name}']" for name in ("hidden", "held"))
@@ -96,22 +74,6 @@ def test_recurrent_resume_is_bit_exact(recurrent, tmp_path, text):
     assert end[hidden].shape == (2, 8, 2 * SEGMENT, 16)
     assert (np.abs(end[hidden]).max((-1, -2)) > 0).all()  # every layer of every lane remembers
     assert (np.abs(end[hidden] - before[hidden]).max((-1, -2)) > 0).all()
-
-
-@pytest.mark.slow
-def test_recurrent_resume_on_more_devices(recurrent, tmp_path, text):
-    workdir = cut(recurrent, tmp_path / "run")
-    train(RECURRENT, workdir, text, devices=8, mesh__fsdp=2)
-    whole = leaves(recurrent, STEPS)
-    for name, leaf in leaves(workdir, STEPS).items():
-        np.testing.assert_allclose(leaf, whole[name], atol=1e-4, err_msg=name)  # sums in another order
-
-
-@pytest.mark.slow
-def test_sparse_resume_is_bit_exact(sparse, tmp_path, text):
-    workdir = cut(sparse, tmp_path / "run")
-    train(SPARSE, workdir, text)
-    assert_same_leaves(leaves(workdir, STEPS), leaves(sparse, STEPS))
 
 
 @pytest.fixture

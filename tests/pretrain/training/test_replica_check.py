@@ -15,16 +15,15 @@ from pretrain.training.replica_check import ReplicaCheck
 
 MESHES = {
     "data 8": {"mesh.data": 8},
-    "data 4 x fsdp 2": {"mesh.data": 4, "mesh.fsdp": 2},
     "data 4 x tensor 2": {"mesh.data": 4, "mesh.tensor": 2},
     "pmap": {"train.backend": "pmap"},
 }
+SMALL = {"model.vocab_size": 257, "model.layers": 1, "model.width": 16, "model.heads": 2, "model.ff": 32}
 HIGH = 1 << 20  # a bit that updates do not round away; of the lowest ones, they do it to every fifth within two
 
 
 def made(keys):
-    overrides = [(key, str(value)) for key, value in keys.items()]
-    config = configs.load("configs/quickstart.py:tiny", [("model.vocab_size", "257"), *overrides])
+    config = configs.load("configs/quickstart.py:tiny", [(key, str(value)) for key, value in (SMALL | keys).items()])
     spec = TrainSpec.build(config)
     return spec, spec.init(config.seed, config.train.batch_size)
 
@@ -56,31 +55,11 @@ def test_replica_check_names_device_and_parameter(mesh):
     assert "cpu:5 of process 0" in str(caught.value)
 
 
-def test_replica_check_of_swapped_numbers():
-    spec, state = made({"mesh.data": 8})
-    leaves, tree = jax.tree_util.tree_flatten(state)
-    leaf = next(place for place, leaf in enumerate(leaves) if leaf.ndim > 2 and leaf.any())
-    pieces = [np.array(shard.data) for shard in leaves[leaf].addressable_shards]
-    flat = pieces[3].reshape(-1)
-    assert flat[0] != flat[1]
-    flat[[0, 1]] = flat[[1, 0]]
-    devices = [shard.device for shard in leaves[leaf].addressable_shards]
-    pieces = [jax.device_put(piece, device) for piece, device in zip(pieces, devices, strict=True)]
-    leaves[leaf] = jax.make_array_from_single_device_arrays(leaves[leaf].shape, leaves[leaf].sharding, pieces)
-    with pytest.raises(FaultError, match="differ on"):
-        ReplicaCheck(spec, enabled=True).compare(jax.tree_util.tree_unflatten(tree, leaves), 1)
-
-
 def test_replica_check_without_majority():
     spec, state = made({"mesh.data": 2, "mesh.fsdp": 4})
     leaf = next(place for place, leaf in enumerate(jax.tree.leaves(state)) if leaf.ndim > 2)
     with pytest.raises(FaultError, match=r"cpu:1 of process 0 on .+, cpu:5 of process 0"):
         ReplicaCheck(spec, enabled=True).compare(corrupted(state, leaf, device=5), 1)
-
-
-def test_replica_check_disabled():
-    spec, state = made({"mesh.data": 8})
-    ReplicaCheck(spec, enabled=False).compare(corrupted(state, 3, device=5), 1)
 
 
 @pytest.mark.parametrize("every", [pytest.param(1000, marks=pytest.mark.slow), 3])
@@ -95,10 +74,7 @@ def test_corrupt_state_is_not_saved(tmp_path, text, monkeypatch, capsys, every):
         return corrupted(state, large, device=2, bit=HIGH) if len(made_so_far) == 6 else state, metrics
 
     monkeypatch.setattr(JitSpec, "train_step", step)
-    options = {"train__compare_every": every, "mesh__data": 8}
-    assert train_here(tmp_path, text, **options) == FAULT
+    assert train_here(tmp_path, text, train__compare_every=every, mesh__data=8, evaluate__every=0) == FAULT
     said = capsys.readouterr().err.splitlines()[-1]
     assert f"after step {6 if every == 3 else 8} replicas of 'params/" in said
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["4"]
-    monkeypatch.undo()
-    assert train_here(tmp_path, text, train__steps=6, schedule__decay_steps=24, **options) == 0
