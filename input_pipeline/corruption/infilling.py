@@ -8,12 +8,11 @@ Noise functions take rows of texts of different lengths, flush left: ids int32 [
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from input_pipeline.corruption.base import Prompts
 from input_pipeline.corruption.rng import sort_keys, subset, uniform
 from input_pipeline.corruption.seq2seq import DECODER, ENCODER, Seq2Seq
 from input_pipeline.errors import DataError
@@ -105,26 +104,16 @@ class Infilling(Seq2Seq):
         self.write(batch, slots, side, framed, used)
         return used
 
-    def frame(self, ids: np.ndarray) -> np.ndarray:
-        return np.concatenate([self.front, ids, [self.end_id]]).astype(np.int32)
-
-    def prompts(self, texts: Sequence[str]) -> Prompts:
-        """As of any encoder and decoder; with language codes each text begins with its code and a space."""
+    def encode_prompt(self, text: str) -> tuple[int, list[int]]:
+        """With language codes a text begins with its code and a space."""
         if not self.language_codes:
-            return super().prompts(texts)
-        codes, bodies = zip(*(text.partition(" ")[::2] for text in texts), strict=True)
-        for code in codes:
-            if code not in self.language_codes:
-                raise DataError(
-                    f"the prompt begins with '{code:.20}', not a language code. Begin with one of: "
-                    f"{', '.join(self.language_codes)}."
-                )
-        prompts = super().prompts(bodies)
-        ids = [self.code_ids[[self.language_codes.index(code)]] for code in codes]
-        inputs, used = (np.pad(prompts.source[name], ((0, 0), (0, 1))) for name in ("inputs", "input_segments"))
-        ends = np.arange(len(texts)), used.sum(1)
-        inputs[ends], used[ends] = np.concatenate(ids), 1
-        return Prompts(ids, {"inputs": inputs, "input_segments": used}, continued=False)
+            return self.start_id, [*self.front, *self.encode_gaps(text), self.end_id]
+        code, _, text = text.partition(" ")
+        if code not in self.language_codes:
+            choices = ", ".join(self.language_codes)
+            raise DataError(f"the prompt begins with '{code:.20}', not a language code. Begin with one of: {choices}.")
+        code_id = int(self.code_ids[self.language_codes.index(code)])
+        return code_id, [*self.encode_gaps(text), self.end_id, code_id]
 
 
 def stop_ids(tokenizer: Tokenizer, stop: str) -> list[int]:
@@ -156,11 +145,10 @@ def permute_sentences(keys: np.ndarray, sentences: np.ndarray, inside: np.ndarra
     number = np.where(inside, sentences, -1).max(1) + 1
     among = np.arange(most) < number[:, None]
     moved = subset(keys, MOVED, among, np.ceil(share * number).astype(np.int64)) if share < 1 else among
+    drawn = np.argsort(sort_keys(keys, ORDER, moved), axis=1, kind="stable")[np.arange(most) < moved.sum(1)[:, None]]
     # The k-th of the moved sentences in random order goes to the k-th place that a moved sentence leaves.
-    vacated = np.argsort(np.where(moved, np.arange(most), most + np.arange(most)), axis=1)
-    drawn = np.argsort(sort_keys(keys, ORDER, moved), axis=1, kind="stable")
-    rank = np.tile(np.arange(most), (len(keys), 1))  # of each sentence in the new order
-    np.put_along_axis(rank, drawn, np.where(np.arange(most) < moved.sum(1)[:, None], vacated, drawn), axis=1)
+    rank, (row, vacated) = np.tile(np.arange(most), (len(keys), 1)), np.nonzero(moved)
+    rank[row, drawn] = vacated
     # Tokens are sorted by (new rank of their sentence, old place); padding gets the highest rank and stays.
     width = inside.shape[1]
     order = np.where(inside, rank[rows, np.minimum(sentences, most - 1)], most) * width + np.arange(width)

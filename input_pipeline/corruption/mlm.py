@@ -46,19 +46,15 @@ class MaskedLM(Objective):
         self.min_raw_length = LEAST if self.has_pairs else 1
         self.needs_token_counts = section["smoothing"] > 0
         self.needs_words = "whole_words=True" if section["whole_words"] else ""
-        by_token = not section["whole_words"] and section["rounding"] != "coins"
+        words, coins, pairs = section["whole_words"], section["rounding"] == "coins", self.has_pairs
         for name, fits, remedy in (
-            ("ngrams", section["whole_words"] or section["ngrams"] == 1, "needs objective.whole_words=True"),
-            ("swapped_pairs", self.has_pairs or not self.swapped_pairs, "needs objective.next_sentence=True"),
-            ("languages", not (self.has_pairs and section["languages"]), "needs objective.next_sentence=False"),
-            (
-                "smoothing",
-                by_token or not section["smoothing"],
-                "needs whole_words=False, rounding=nearest or random",
-            ),
+            ("ngrams", words or section["ngrams"] == 1, "objective.whole_words=True"),
+            ("swapped_pairs", pairs or not self.swapped_pairs, "objective.next_sentence=True"),
+            ("languages", not (pairs and section["languages"]), "objective.next_sentence=False"),
+            ("smoothing", not (section["smoothing"] and (words or coins)), "whole_words=False and no rounding=coins"),
         ):
             if not fits:
-                raise DataError(f"objective.{name}={section[name]} {remedy}. Change one of them.")
+                raise DataError(f"objective.{name}={section[name]} needs {remedy}. Change one of them.")
         if not tokenizer:
             return
         self.mask_id, self.vocab_size = tokenizer.special["mask"], tokenizer.vocab_size
@@ -103,25 +99,31 @@ class MaskedLM(Objective):
     def choose(self, keys: np.ndarray, raw: Raw) -> np.ndarray:
         """Places of the predicted tokens, bool [n, R]."""
         inside, section = raw.segments > 0, self.section
-        share, most = section["share"], self.max_predictions
         candidates = inside
         if section["candidates"] == "text":
             candidates = inside & ~self.framing[raw.ids]
         elif section["candidates"] == "after_first":
             candidates = inside & (np.diff(raw.segments, axis=1, prepend=0) == 0)
-        # As in the releases, the share is of all tokens of the row, special ones included; coins are per candidate.
-        if section["rounding"] == "coins":
-            sizes = count_by_coins(keys, candidates, share, most)
-        elif section["rounding"] == "random":
-            sizes = count_by_chance(keys, inside.sum(1), share, most)
-        else:
-            sizes = count_nearest(inside.sum(1), share, most)
+        sizes = np.minimum(self.max_predictions, self.count(keys, inside.sum(1), candidates)).astype(np.int64)
         if self.needs_token_counts:
             return choose_weighted(keys, candidates * self.preference[raw.ids], sizes)
         if not section["whole_words"]:
             return rng.subset(keys, PLACES, candidates, sizes)
         words = number_words(candidates, ~self.continues[raw.ids] | (raw.positions == 0))
         return choose_ngrams(keys, words, sizes, section["ngrams"])
+
+    def count(self, keys: np.ndarray, lengths: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+        """Predictions of rows of `lengths` tokens, of which some are `candidates` (bool [n, R]): [n]."""
+        share, rounding = self.section["share"], self.section["rounding"]
+        if rounding == "coins":
+            # One coin per candidate (Lample and Conneau 2019). Only the number is drawn here: given it, all choices of
+            # tokens are equally likely.
+            heads = (rng.uniform(keys, NUMBER, candidates.shape[1]) < share) & candidates
+            return np.count_nonzero(heads, axis=1)
+        # As in the releases, the share is of all tokens of the row, special ones included.
+        if rounding == "random":  # up or down, so that its mean is exact (Liu et al. 2019, the released code)
+            return np.floor(share * lengths + rng.uniform(keys, NUMBER, 1)[:, 0])
+        return np.maximum(1, np.rint(share * lengths))  # halves to even
 
     def hide(self, keys: np.ndarray, ids: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """`ids` [n, R] with the `chosen` ones replaced, each on its own: by the mask, a random id, or itself."""
@@ -134,23 +136,6 @@ class MaskedLM(Objective):
         masked, replaced = self.section["masked"], self.section["masked"] + self.section["random"]
         hidden = np.where(fate < masked, self.mask_id, np.where(fate < replaced, random, ids))
         return np.where(chosen, hidden, ids)
-
-
-def count_nearest(lengths: np.ndarray, share: float, most: int) -> np.ndarray:
-    """Predictions of rows of `lengths` tokens: the nearest to the share (halves to even), at least 1. int64 [n]."""
-    return np.minimum(most, np.maximum(1, np.rint(share * lengths))).astype(np.int64)
-
-
-def count_by_chance(keys: np.ndarray, lengths: np.ndarray, share: float, most: int) -> np.ndarray:
-    """The share rounded up or down at random, so that its mean is exact (Liu et al. 2019, the released code)."""
-    return np.minimum(most, np.floor(share * lengths + rng.uniform(keys, NUMBER, 1)[:, 0])).astype(np.int64)
-
-
-def count_by_coins(keys: np.ndarray, candidates: np.ndarray, share: float, most: int) -> np.ndarray:
-    """A binomial count: one coin for each of the `candidates`, bool [n, R] (Lample and Conneau 2019)."""
-    # Only the number is drawn here: given it, all choices of tokens are equally likely.
-    heads = (rng.uniform(keys, NUMBER, candidates.shape[1]) < share) & candidates
-    return np.minimum(most, np.count_nonzero(heads, axis=1))
 
 
 def choose_weighted(keys: np.ndarray, weights: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -49,8 +49,8 @@ class PermutationLM(Objective):
         ):
             if not fits:
                 raise DataError(
-                    f"objective.{name}={value}: does not fit the {reuse} (objective.reuse) and {rest} tokens of the "
-                    f"halves of a row of {length}. Lower it, or choose a divisor of both."
+                    f"objective.{name}={value}: does not fit the halves of a row, of {reuse} (objective.reuse) and "
+                    f"{rest} tokens. Choose a divisor of both, or lower it."
                 )
 
     def _halves(self, length: int) -> tuple[tuple[int, int, int, int], ...]:

@@ -42,7 +42,7 @@ class Seq2Seq(Objective):
         decoder = dict.fromkeys(("tokens", *DECODER), by_token(batch_size, length))
         return encoder | decoder | {"weights": by_token(batch_size, length, REAL)}
 
-    def fill_pairs(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: RawTexts) -> None:
+    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: RawTexts, keys: np.ndarray) -> None:
         """Writes rows of (source, target) pairs; all of the targets is scored."""
         for name, values in raw._asdict().items():
             batch[name][slots] = values
@@ -68,21 +68,21 @@ class Seq2Seq(Objective):
 
     def prompts(self, texts: Sequence[str]) -> Prompts:
         """Texts as the encoder reads them; the decoder begins with the start id. Errors: DataError for empty text."""
-        if not all(texts):
-            raise DataError("the prompt is empty: this model reads a text and writes another. Give --prompt.")
-        ids = [self.frame(self._encode(text)) for text in texts]
+        starts, ids = zip(*map(self.encode_prompt, texts), strict=True)
         used = np.arange(max(map(len, ids)))[None] < np.array([[len(row)] for row in ids])
         inputs = np.zeros(used.shape, np.int32)
         inputs[used] = np.concatenate(ids)
         source = {"inputs": inputs, "input_segments": used.astype(np.int32)}
-        return Prompts([np.array([self.start_id], np.int32) for _ in texts], source, continued=False)
+        return Prompts([np.array([start], np.int32) for start in starts], source, continued=False)
 
-    def frame(self, ids: np.ndarray) -> np.ndarray:
-        """A text's ids as the encoder reads them: behind them the end token."""
-        return np.append(ids, self.end_id).astype(np.int32)
+    def encode_prompt(self, text: str) -> tuple[int, list[int]]:
+        """(first id of the decoder, ids of a text as the encoder reads them)."""
+        return self.start_id, [*self.encode_gaps(text), self.end_id]
 
-    def _encode(self, text: str) -> np.ndarray:
-        """Ids of a prompt, with gaps."""
+    def encode_gaps(self, text: str) -> np.ndarray:
+        """Ids of a text with gaps."""
+        if not text:
+            raise DataError("the prompt is empty: this model reads a text and writes another. Give --prompt.")
         if not self.gaps:
             return self.tokenizer.encode(text)
         unknown = [word for word in re.findall(r"<extra_id_\d+>", text) if word not in self.gaps]
@@ -100,6 +100,3 @@ class Translation(Seq2Seq):
     kind = "translation"
     layouts = ("texts",)
     min_raw_length = 2  # a token and the end token
-
-    def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: RawTexts, keys: np.ndarray) -> None:
-        self.fill_pairs(batch, slots, raw)

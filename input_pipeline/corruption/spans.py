@@ -64,7 +64,7 @@ class SpanCorruption(Seq2Seq):
 
     def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw | RawTexts, keys: np.ndarray) -> None:
         if isinstance(raw, RawTexts):
-            self.fill_pairs(batch, slots, raw)
+            super().fill(batch, slots, raw, keys)
             return
         for begin in range(0, len(keys), ROWS):
             part = slice(begin, begin + ROWS)

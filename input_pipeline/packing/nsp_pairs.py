@@ -6,7 +6,6 @@ sequential algorithm of the released code, with its random draws in the same ord
 
 import itertools
 import random
-from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -89,12 +88,10 @@ def make_pairs(
     draw, (bounds, documents) = random.Random(seed).random, map(memoryview, (bounds, documents))
     count = len(documents) - 1
     for _, begin in itertools.product(range(passes), range(0, max(count, 1), BLOCK)):
-        columns = array("q"), array("i"), array("q"), array("i"), array("b")
-        for document in range(begin, min(begin + BLOCK, count)):
-            for row in _pair_document(document, bounds, documents, length - FRAME, short, swapped, draw):
-                for column, value in zip(columns, row, strict=True):
-                    column.append(value)
-        yield Plan(*map(np.array, columns))._replace(is_random=np.array(columns[-1], bool))
+        block = range(begin, min(begin + BLOCK, count))
+        pairs = [_pair_document(each, bounds, documents, length - FRAME, short, swapped, draw) for each in block]
+        columns = zip(*itertools.chain.from_iterable(pairs), strict=True) if count else [()] * 5
+        yield Plan(*map(np.array, columns, (np.int64, np.int32, np.int64, np.int32, bool)))
 
 
 def _pair_document(document: int, bounds, documents, most: int, short: float, swapped: bool, draw) -> Iterator[tuple]:

@@ -2,9 +2,11 @@
 
 import itertools
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
+from read_batches import take
 
 from configs import common
 from input_pipeline import corruption
@@ -36,14 +38,12 @@ def test_number_sentences_literal():
 
 
 def test_permute_sentences_is_uniform():
-    sentence = np.tile([0, 0, 1, 2, 2, 2], (6000, 1))
-    there = np.ones_like(sentence, bool)
-    orders = infilling.permute_sentences(keys(6000), sentence, there, 1.0)
-    blocks = {(0, 1): "a", (2,): "b", (3, 4, 5): "c"}
-    expected = {tuple(itertools.chain(*p)): 0 for p in itertools.permutations(blocks)}
-    for order in orders.tolist():
-        expected[tuple(order)] += 1
-    assert all(850 < count < 1150 for count in expected.values())
+    sentences = np.tile([0, 0, 1, 2, 2, 2], (6000, 1))
+    orders = infilling.permute_sentences(keys(6000), sentences, np.ones_like(sentences, bool), 1.0)
+    found = Counter(map(tuple, orders.tolist()))
+    blocks = itertools.permutations([(0, 1), (2,), (3, 4, 5)])
+    assert found.keys() == {tuple(itertools.chain(*order)) for order in blocks}
+    assert all(850 < count < 1150 for count in found.values())
 
 
 def test_permute_sentences_share():
@@ -62,7 +62,7 @@ def test_poisson_probabilities():
     np.testing.assert_allclose(np.bincount(drawn)[:8] / 200_000, chances, atol=1e-5)
 
 
-@pytest.mark.parametrize("mean", [0.1, 0.5, 3.0, 1e30])
+@pytest.mark.parametrize("mean", [0.1, 3.0])
 def test_draw_span_lengths_sum_to_budget(mean):
     budget = np.array([0, 1, 7, 30])
     found = infilling.draw_span_lengths(keys(4), budget, mean)
@@ -162,28 +162,22 @@ def test_infill_inserts_masks_for_empty_spans(monkeypatch):
     assert found.ids[0][found.inside[0] & ~found.hidden[0]].tolist() == ids[0, :4].tolist()
 
 
-def test_mask_delete_rotate_literal():
+def test_mask_and_delete_literal():
     ids, there, _ = texts([10, 5, 1])
     masked, deleted = (spoil(keys(3), ids, there, 0.25) for spoil in (infilling.mask_tokens, infilling.delete_tokens))
     assert masked.hidden.sum(1).tolist() == [3, 2, 1] and (masked.inside == there).all()
     assert deleted.inside.sum(1).tolist() == [7, 3, 0] and not deleted.hidden.any()
     for row in range(3):
         assert deleted.ids[row][deleted.inside[row]].tolist() == ids[row][there[row] & ~masked.hidden[row]].tolist()
-    many = np.tile(ids[:1], (2000, 1))
-    turned = infilling.rotate(keys(2000), Noised(many, many > 0, np.zeros_like(many, bool)), 1.0)
-    first = turned.ids[:, 0]
-    assert (np.bincount(first)[1:11] > 140).all()
-    assert ((turned.ids[:, :10] - first[:, None]) % 10 == np.arange(10)).all() and not turned.ids[:, 10:].any()
-    still = infilling.rotate(keys(2000), Noised(many, many > 0, np.zeros_like(many, bool)), 0.3)
-    assert 0.2 < (still.ids[:, 0] != 1).mean() < 0.34
 
 
-def test_mask_tokens_is_independent_of_permutation():
-    there = np.ones((4000, 8), bool)
-    ids = np.tile(np.arange(8, dtype=np.int32), (4000, 1))
-    moved = infilling.permute_sentences(keys(4000), ids, there, 0.25) != ids  # sentences of a token each
-    hidden = infilling.mask_tokens(keys(4000), ids, there, 0.5).hidden
-    assert abs(hidden[moved].mean() - hidden[~moved].mean()) < 0.05
+def test_rotate_statistics():
+    ids = np.tile(texts([10])[0], (2000, 1))
+    text = Noised(ids, ids > 0, np.zeros_like(ids, bool))
+    turned = infilling.rotate(keys(2000), text, 1.0).ids
+    assert (np.bincount(turned[:, 0])[1:11] > 140).all() and not turned[:, 10:].any()
+    assert ((turned[:, :10] - turned[:, :1]) % 10 == np.arange(10)).all()
+    assert 0.2 < (infilling.rotate(keys(2000), text, 0.3).ids[:, 0] != 1).mean() < 0.34
 
 
 def test_write_masks_random_share():
@@ -254,9 +248,7 @@ def test_fill_targets_are_the_original():
     assert (batch["targets"][:, 1:-1] == row).all()
     read = [inputs[there > 0].tolist() for inputs, there in zip(batch["inputs"], batch["input_segments"], strict=True)]
     assert all(one[0] == 12 and one[-1] == 10 for one in read)
-    assert len({tuple(one) for one in read}) > 40 and all(11 in one or len(one) for one in read)
-    again = filled([row] * 50)
-    np.testing.assert_array_equal(again["inputs"], batch["inputs"])
+    assert len({tuple(one) for one in read}) > 40
 
 
 def test_fill_language_codes(prepare, write):
@@ -264,29 +256,23 @@ def test_fill_language_codes(prepare, write):
     codes = ("en_XX", "de_DE")
     files = [write("en.txt", "a cat. " * 60), write("de.txt", "die Katze. " * 60)]
     train = " + ".join(f"text:{path}?language={code}" for path, code in zip(files, codes, strict=True))
-    objective = common.denoising().to_dict() | {"languages": codes, "share": 0.0, "permutation": 0.0}
-    corpus = prepare(train, objective=objective, length=16, languages=codes, holdout=0.0)
-    special = corpus.tokenizer.special
-    reader = corpus.batches(seed=0, batch_size=8, workers=0, prefetch=1)
-    batch = next(reader)
-    reader.close()
-    for inputs, tokens, targets, weights in zip(
-        *(batch[n] for n in ("inputs", "tokens", "targets", "weights")), strict=True
-    ):
-        code = special["en_XX" if b"cat" in bytes(inputs[:14].astype(np.uint8)) else "de_DE"]
-        assert inputs[14:].tolist() == [special["end"], code]
+    objective = {"kind": "denoising", "languages": codes, "share": 0.0, "permutation": 0.0}
+    corpus = prepare(train, objective=objective, length=16, languages=codes)
+    end, english, german = map(corpus.tokenizer.special.get, ("end", *codes))
+    (batch,) = take(corpus, 1)
+    names = ("inputs", "tokens", "targets", "weights")
+    for inputs, tokens, targets, weights in zip(*(batch[name] for name in names), strict=True):
+        code = english if b"cat" in bytes(inputs[:14].astype(np.uint8)) else german
+        assert inputs[14:].tolist() == [end, code]
         assert tokens[0] == code and (tokens[1:15] == inputs[:14]).all()
         assert (targets[:15] == inputs[:15]).all() and weights.tolist() == [1] * 15 + [0]
-    assert {special[code] for code in codes} == set(batch["tokens"][:, 0].tolist())
-    found = corruption.build(objective, corpus.tokenizer).prompts(["de_DE die", "en_XX a"])
-    end, english, german = special["end"], special["en_XX"], special["de_DE"]
-    assert found.source["inputs"].tolist() == [[*b"die", end, german], [*b"a", end, english, 0, 0]]
+    assert {english, german} == set(batch["tokens"][:, 0].tolist())
     scored = corpus.evaluation("train", length=16, stride=0, batch_size=8)
     read = np.concatenate([batch["inputs"] for batch in scored.batches()])
     assert {english, german} <= set(read.ravel().tolist())
     assert ((read == end).sum(1) <= 1).all()  # none within a text
-    assert [ids.tolist() for ids in found.begun] == [[special["de_DE"]], [special["en_XX"]]]
+    found = corpus._objective.prompts(["de_DE die", "en_XX a"])
+    assert found.source["inputs"].tolist() == [[*b"die", end, german], [*b"a", end, english, 0, 0]]
+    assert [ids.tolist() for ids in found.begun] == [[german], [english]]
     with pytest.raises(DataError, match="language code"):
-        corruption.build(objective, corpus.tokenizer).prompts(["die Katze"])
-    with pytest.raises(DataError, match=r"data\.languages"):
-        prepare(train, objective=objective, length=16, languages=codes[::-1])
+        corpus._objective.prompts(["die Katze"])

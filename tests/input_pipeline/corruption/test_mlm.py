@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from filling import build_objective, fill_batch
+from read_batches import restore_masked
 
 from input_pipeline.batch_spec import declared, empty
 from input_pipeline.corruption import mlm, rng
@@ -18,10 +19,13 @@ def share(found, expected, number):
     return abs(found - expected) < 5 * np.sqrt(expected * (1 - expected) / number)
 
 
+ROBERTA = {"rounding": "random", "candidates": "any", "replacements": "text", "max_predictions": 77}
+
+
 def test_count_nearest_literal():
     lengths = np.array([1, 3, 7, 10, 30, 128, 512, 520])
-    assert mlm.count_nearest(lengths, 0.15, 20).tolist() == [1, 1, 1, 2, 4, 19, 20, 20]  # halves to even
-    assert mlm.count_nearest(lengths, 0.15, 80).tolist() == [1, 1, 1, 2, 4, 19, 77, 78]
+    counts = build_objective("masked", None).count(lengths, lengths, lengths)
+    assert counts.tolist() == [1, 1, 1, 2, 4, 19, 77, 78]  # halves to even
 
 
 def test_number_words_literal():
@@ -31,34 +35,37 @@ def test_number_words_literal():
     assert mlm.number_words(candidates, begins).tolist() == [[-1, 0, 0, 1, -1, 1, 2, -1]]
 
 
-def test_choose_is_uniform(vocabulary, raw_rows):
+@pytest.mark.parametrize(("changes", "framed", "rate"), [({}, 0, 6 / 37), (ROBERTA, 0.15, 0.15)])
+def test_choose_is_uniform(vocabulary, raw_rows, changes, framed, rate):
+    """Of BERT's 40 tokens 6 of the text, of RoBERTa's as many of those that frame a row."""
     raw, number = raw_rows(1, 40), 20_000
     raw.ids[0, [0, 20, 39]] = 2, 3, 3
     raw = raw.map(lambda field: field.repeat(number, 0))
-    chosen = build_objective("masked", vocabulary).choose(np.arange(number), raw)
-    assert (chosen.sum(1) == 6).all() and not chosen[:, [0, 20, 39]].any()
-    rates = chosen[:, np.setdiff1d(np.arange(40), [0, 20, 39])].mean(0)
-    assert np.abs(rates - 6 / 37).max() < 5 * np.sqrt(6 / 37 / number)
+    chosen = build_objective("masked", vocabulary, **changes).choose(np.arange(number), raw)
+    assert (chosen.sum(1) == 6).all()
+    rates = np.full(40, rate)
+    rates[[0, 20, 39]] = framed
+    assert (np.abs(chosen.mean(0) - rates) <= 5 * np.sqrt(rates / number)).all()
 
 
-def test_hide_bert_statistics(vocabulary, raw_rows, pieces):
-    """80 % are masked, 10 % random, of all ids alike, 10 % as they were; each by itself."""
-    vocab = len(pieces[1])
-    raw = raw_rows(4000, 128)
-    task = build_objective("masked", dataclasses.replace(vocabulary, vocab_size=vocab), max_predictions=19)
+@pytest.mark.parametrize("changes", [{"max_predictions": 19}, ROBERTA], ids=["bert", "roberta"])
+def test_hide_statistics(vocabulary, raw_rows, pieces, changes):
+    """80 % are masked, 10 % random, 10 % as they were, each by itself; RoBERTa's random tokens are none of special."""
+    vocab, raw = len(pieces[1]), raw_rows(4000, 128)
+    task = build_objective("masked", dataclasses.replace(vocabulary, vocab_size=vocab), **changes)
     batch = fill_batch(task, raw, np.arange(4000), 128)
-    assert (batch["weights"] == 1).all() and (np.diff(batch["slots"]) > 0).all()
-    np.testing.assert_array_equal(batch["targets"], np.take_along_axis(raw.ids, batch["slots"], 1))
-    read = np.take_along_axis(batch["tokens"], batch["slots"], 1)
-    np.put_along_axis(batch["tokens"], batch["slots"], batch["targets"], 1)
-    np.testing.assert_array_equal(batch["tokens"], raw.ids)  # nothing else changed
-    mask, same = read == 4, read == batch["targets"]
-    assert share(mask.mean(), 0.8 + 0.1 / vocab, read.size) and share(same.mean(), 0.1 + 0.1 / vocab, read.size)
-    assert share((mask[:, 1:] & mask[:, :-1]).mean(), 0.64, read.size)
+    np.testing.assert_array_equal(restore_masked(batch), raw.ids)
+    used = batch["weights"] > 0
+    assert used[:, :19].all() and (np.diff(batch["slots"])[used[:, 1:]] > 0).all()
+    read, was = np.take_along_axis(batch["tokens"], batch["slots"], 1)[used], batch["targets"][used]
+    mask, same = read == 4, read == was
+    for found, expected in ((mask, 0.8), (same, 0.1), (mask[1:] & mask[:-1], 0.64)):
+        assert share(found.mean(), expected + 0.1 / vocab, read.size)
     random = read[~mask & ~same]
-    assert (random < 4).any()  # special ids too
-    bins = np.histogram(random, 20, (0, vocab))[0]
-    assert np.abs(bins - random.size / 20).max() < 5 * np.sqrt(random.size / 20)
+    special = np.isin(random, [*vocabulary.special.values(), *vocabulary.sentinels])
+    assert special.any() == (changes is not ROBERTA)
+    bins = np.histogram(random[random < 900], 10, (10, 900))[0]
+    assert np.abs(bins - bins.mean()).max() < 5 * np.sqrt(bins.mean())
 
 
 def test_fill_short_rows(vocabulary, raw_rows):
@@ -99,20 +106,16 @@ def test_choose_weighted_statistics():
 
 
 def test_choose_smoothed_prefers_rare_tokens(vocabulary, raw_rows, pieces):
-    vocabulary = dataclasses.replace(vocabulary, vocab_size=len(pieces[1]), continues=pieces[1])
-    raw = raw_rows(400, 64)
+    vocabulary = dataclasses.replace(vocabulary, vocab_size=len(pieces[1]))
+    raw, keys = raw_rows(400, 64), np.arange(400)
     counts = np.bincount(raw.ids.ravel(), minlength=vocabulary.vocab_size)
-    smoothed, plain = build_objective("masked", vocabulary, smoothing=0.7), build_objective("masked", vocabulary)
+    raw.ids[:, 0], raw.ids[:, ::8] = 2, 3  # which a layout puts in: no text has counted them
+    smoothed, plain = (build_objective("masked", vocabulary, smoothing=power) for power in (0.7, 0.0))
     smoothed.set_token_counts(counts)
     assert smoothed.needs_token_counts and not plain.needs_token_counts
-    rare = [counts[raw.ids[task.choose(np.arange(400), raw)]].mean() for task in (smoothed, plain)]
-    assert rare[0] < 0.3 * rare[1]
-    assert (smoothed.choose(np.arange(400), raw).sum(1) == plain.choose(np.arange(400), raw).sum(1)).all()
-    raw.ids[:, 0], raw.ids[:, ::8] = 2, 3  # which a layout puts in: no text has counted them
-    smoothed = build_objective("masked", vocabulary, smoothing=0.7, candidates="any", rounding="random")
-    smoothed.set_token_counts(counts)
-    chosen = smoothed.choose(np.arange(400), raw)
-    assert not chosen[:, ::8].any() and abs(chosen.sum() / (400 * 64 * 0.15) - 1) < 0.02  # of all tokens
+    chosen, other = smoothed.choose(keys, raw), plain.choose(keys, raw)
+    assert counts[raw.ids[chosen]].mean() < 0.3 * counts[raw.ids[other]].mean()
+    assert (chosen.sum(1) == other.sum(1)).all() and not chosen[:, ::8].any()
 
 
 def test_choose_after_first_excludes_first_tokens(vocabulary, raw_rows):
@@ -123,9 +126,6 @@ def test_choose_after_first_excludes_first_tokens(vocabulary, raw_rows):
     raw = raw._replace(segments=segments, positions=positions)
     chosen = build_objective("masked", vocabulary, candidates="after_first", share=0.9).choose(np.arange(300), raw)
     assert np.flatnonzero(chosen.any(0)).tolist() == [1, 2, 3, 4, 6, 7, 8, 10]
-
-
-ROBERTA = {"rounding": "random", "candidates": "any", "replacements": "text", "max_predictions": 77}
 
 
 def choose_ngrams_released(words, order, runs, size):
@@ -170,7 +170,7 @@ def test_choose_ngrams_matches_release(vocabulary, pieces, raw_rows, length, ngr
     there = np.arange(most) <= words.max(1)[:, None]
     orders = np.argsort(rng.sort_keys(keys, mlm.PLACES, there), axis=1)
     runs = drawn_runs(keys, most, ngrams)
-    size = mlm.count_nearest(np.array([length]), 0.15, 77)[0]
+    size = round(0.15 * length)
     for row in range(40):
         places = [np.flatnonzero(words[row] == word).tolist() for word in range(words[row].max() + 1)]
         order = [at for at in orders[row].tolist() if at < len(places)]
@@ -192,35 +192,12 @@ def test_choose_ngrams_lengths():
     assert all(abs(found[n] / inside.sum() - 6 / 11 / n) < 0.02 for n in (1, 2, 3))
 
 
-def test_count_by_chance_mean(vocabulary, raw_rows):
-    """floor(0.15 x 100 + 0.15 x 30 + U): of 30 tokens 4 or 5, each half of the time; of 20 tokens 3."""
-    number = 20_000
-    for length, low, chance in ((30, 4, 0.5), (20, 3, 0.0), (511, 76, 0.65)):
-        sizes = mlm.count_by_chance(np.arange(number), np.full(number, length), 0.15, 77)
-        assert set(sizes) <= {low, low + 1}
-        assert share((sizes > low).mean(), chance, number) or (chance == 0 and sizes.max() == low)
-    raw = raw_rows(2000, 64)
-    counts = build_objective("masked", vocabulary, **ROBERTA).choose(np.arange(2000), raw).sum(1)
-    assert set(counts) == {9, 10} and share((counts == 10).mean(), 0.6, 2000)
-
-
-def test_hide_roberta_statistics(vocabulary, raw_rows):
-    """Those that frame a row too, and random tokens are never special ones."""
-    raw, number = raw_rows(1, 20), 30_000
-    raw.ids[0, [0, 19]] = 2, 3
-    raw = raw.map(lambda field: field.repeat(number, 0))
-    task = build_objective("masked", vocabulary, **ROBERTA)
-    rates = task.choose(np.arange(number), raw).mean(0)
-    assert np.abs(rates - 0.15).max() < 5 * np.sqrt(0.15 * 0.85 / number)
-    batch = fill_batch(task, raw, np.arange(number))
-    read = np.take_along_axis(batch["tokens"], batch["slots"], 1)[batch["weights"] > 0]
-    was = batch["targets"][batch["weights"] > 0]
-    mask, same = read == 4, read == was
-    assert share(mask.mean(), 0.8, read.size) and abs(same.mean() - 0.1) < 0.005
-    random = read[~mask & ~same]
-    assert share(random.size / read.size, 0.1, read.size)
-    special = {*vocabulary.special.values(), *vocabulary.sentinels}
-    assert not special & set(random.tolist()) and len(set(random.tolist())) > 850  # of 895
+def test_count_by_chance_mean():
+    """floor(0.15 x length + U): of 30 tokens 4 or 5, each half of the time."""
+    number, task = 20_000, build_objective("masked", None, **ROBERTA)
+    for length, low, chance in ((30, 4, 0.5), (511, 76, 0.65)):
+        sizes = task.count(np.arange(number), np.full(number, length), None)
+        assert set(sizes) == {low, low + 1} and share((sizes > low).mean(), chance, number)
 
 
 def test_count_by_coins_is_binomial(vocabulary, raw_rows):

@@ -1,6 +1,7 @@
 """Start of decoding: end token and text, or start token and a text for the encoder."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,12 +16,8 @@ class Letters:
     """Ids of letters, and some special ones."""
 
     end_id: int | None = 7
-    sentinels: tuple = (99,)
-
-    @property
-    def special(self):
-        return {"pad": 3, "end": self.end_id, "mask": 5, "classifier": 6, "separator": 8}
-
+    sentinels = (99,)
+    special: ClassVar = {"pad": 3, "end": 7, "mask": 5, "classifier": 6}
     vocab_size = 200
     continues = None
 

@@ -13,18 +13,14 @@ from input_pipeline.corruption.spans import compose, count_noise, prefix_noise, 
 from input_pipeline.packing.concat import Raw
 
 END, START = 1, 0
-PUBLISHED = {64: (70, 14), 128: (141, 29), 256: (284, 58), 512: (568, 114), 1024: (1137, 229), 2048: (2274, 456)}
-SPANS = {1.5: (538, 136), 2: (552, 126), 3: (568, 114), 5: (581, 105), 10: (591, 99)}
+# (inputs, mean span): (tokens of text, tokens of targets), with a density of 0.15.
+PUBLISHED = {(64, 3): (70, 14), (128, 3): (141, 29), (512, 3): (568, 114), (2048, 3): (2274, 456)}
+PUBLISHED |= {(512, 1.5): (538, 136), (512, 2): (552, 126), (512, 5): (581, 105), (512, 10): (591, 99)}
 
 
-@pytest.mark.parametrize(("inputs", "expected"), PUBLISHED.items())
-def test_span_lengths_published(inputs, expected):
-    assert span_lengths(inputs, 0.15, 3.0) == expected
-
-
-@pytest.mark.parametrize(("mean_span", "expected"), SPANS.items())
-def test_span_lengths_mean_span(mean_span, expected):
-    assert span_lengths(512, 0.15, mean_span) == expected
+def test_span_lengths_published():
+    for (inputs, mean_span), expected in PUBLISHED.items():
+        assert span_lengths(inputs, 0.15, mean_span) == expected
 
 
 def test_span_lengths_half_density():
@@ -44,7 +40,7 @@ def test_count_noise_literal():
     assert tokens[30] == 4 and tokens[10] == 2  # 4.5 and 1.5
 
 
-@pytest.mark.parametrize(("total", "parts"), [(5, 1), (6, 2), (6, 3), (7, 4), (4, 4)])
+@pytest.mark.parametrize(("total", "parts"), [(5, 1), (6, 3), (7, 4), (4, 4)])
 def test_compose_is_uniform(total, parts):
     number = 40_000
     found = compose(np.arange(number), 3, np.full(number, total), np.full(number, parts))
@@ -52,15 +48,6 @@ def test_compose_is_uniform(total, parts):
     every = [c for c in itertools.product(range(1, total + 1), repeat=parts) if sum(c) == total]
     assert set(counts) == set(every) and len(every) == math.comb(total - 1, parts - 1)
     assert all(abs(count - number / len(every)) < 5 * np.sqrt(number / len(every)) for count in counts.values())
-
-
-def test_span_noise_rows_are_independent():
-    texts = np.array([568, 1, 0, 30, 2, 567])
-    keys = np.arange(6) + 40
-    whole = span_noise(keys, texts, 0.15, 3.0, 568)
-    for row, text in enumerate(texts.tolist()):
-        alone = span_noise(keys[row : row + 1], texts[row : row + 1], 0.15, 3.0, max(text, 1))
-        assert (whole[row, :text] == alone[0, :text]).all() and not whole[row, text:].any()
 
 
 def runs(row):
