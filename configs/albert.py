@@ -50,17 +50,9 @@ def get_config(variant=""):
     config.objective.update(max_predictions=77, whole_words=True, ngrams=3, swapped_pairs=True)
     # A tokenizer trained here adds 3 special ids: 29,997 + 3 = 30,000.
     config.tokenizer.update(kind="huggingface", path="tokenizers/albert-base-v2.json", vocab_size=29_997)
-    config.data.update(
-        train="text:data/books_wikipedia/*.txt?document=blank_line",
-        sentences="lines",
-        holdout=0.001,
-        layout="pairs",
-        length=512,
-    )
+    common.use_documents(config, "books_wikipedia", layout="pairs", length=512)
     config.train.update(steps=steps, batch_size=4096)
-    config.optimizer.update(
-        name="lamb", b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0
-    )
+    config.optimizer.update(name="lamb", epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0)
     # As released: linear decay starts at update 0, so the peak is never quite reached.
     config.schedule.update(kind="linear", peak=0.00176, warmup=3125, end=0.0, beneath_warmup=True)
     if variant == "mini_stdlib":

@@ -68,17 +68,9 @@ def get_config(variant=""):
     config.tokenizer.update(
         kind="wordpiece", path=f"tokenizers/bert-base-{file}.json", cased=cased, vocab_size=vocab_size
     )
-    config.data.update(
-        train="text:data/books_wikipedia/*.txt?document=blank_line",
-        sentences="lines",
-        holdout=0.001,
-        layout="pairs",
-        length=128,
-    )
+    common.use_documents(config, "books_wikipedia", layout="pairs", length=128)
     config.train.update(steps=1_000_000, batch_size=256)
-    config.optimizer.update(
-        name="adamw", b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0
-    )
+    config.optimizer.update(name="adamw", epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0)
     # As released: linear decay starts at update 0, so the rate peaks at 0.99e-4.
     config.schedule.update(kind="linear", peak=1e-4, warmup=10_000, end=0.0, beneath_warmup=True)
     if variant.startswith("multilingual"):

@@ -56,6 +56,12 @@ def use_stdlib(config, pieces: int, tokenizer: str = "") -> None:
     config.evaluate.update(every=100, batches=20)
 
 
+def use_documents(config, folder: str, layout: str, length: int) -> None:
+    """Set text as BERT reads it: a sentence a line, a blank line between documents; one in a thousand is held out."""
+    config.data.update(train=f"text:data/{folder}/*.txt?document=blank_line", sentences="lines", holdout=0.001)
+    config.data.update(layout=layout, length=length)
+
+
 @section
 def causal() -> dict:
     """Causal language modelling: each token is predicted from those before it."""

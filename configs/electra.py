@@ -60,17 +60,9 @@ def get_config(variant=""):
     if variant in ABLATIONS:
         config.model.head, config.objective.scored, config.objective.weight = ABLATIONS[variant]
     config.tokenizer.update(kind="wordpiece", path="tokenizers/bert-base-uncased.json", vocab_size=30_522)
-    config.data.update(
-        train="text:data/books_wikipedia/*.txt?document=blank_line",
-        sentences="lines",
-        holdout=0.001,
-        layout="halves",
-        length=length,
-    )
+    common.use_documents(config, "books_wikipedia", layout="halves", length=length)
     config.train.update(steps=steps, batch_size=rows)
-    config.optimizer.update(
-        name="adamw", b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0
-    )
+    config.optimizer.update(name="adamw", epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0)
     # As released, except that warm-up and decay are not multiplied (up to 1 % lower there).
     config.schedule.update(kind="linear", peak=peak, warmup=10_000, end=0.0, beneath_warmup=True)
     if variant == "mini_stdlib":

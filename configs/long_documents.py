@@ -55,9 +55,7 @@ def _bert(config, length):
     config.tokenizer.update(kind="wordpiece", path="tokenizers/bert-base-uncased.json", vocab_size=30_522)
     config.data.update(train="text:data/books_wikipedia/*.txt?document=blank_line", holdout=0.001, layout="packed")
     config.train.update(steps=500_000, batch_size=65_536 // length)
-    config.optimizer.update(
-        name="adamw", b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0
-    )
+    config.optimizer.update(name="adamw", epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0)
     config.schedule.update(kind="linear", peak=1e-4, warmup=10_000, end=0.0, beneath_warmup=True)
 
 

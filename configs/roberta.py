@@ -63,13 +63,7 @@ def get_config(variant=""):
         config.objective.update(candidates="text", whole_words=True)
     # A tokenizer trained here adds 3 special ids.
     config.tokenizer.update(kind="huggingface", path=f"tokenizers/{file}.json", vocab_size=vocab_size - 3)
-    config.data.update(
-        train=f"text:data/{text}/*.txt?document=blank_line",
-        sentences="lines",
-        holdout=0.001,
-        layout="sentences",
-        length=512,
-    )
+    common.use_documents(config, text, layout="sentences", length=512)
     config.train.update(steps=steps, batch_size=rows)
     config.optimizer.update(name="adamw", b1=0.9, b2=0.98, epsilon=1e-6, weight_decay=0.01, clip=0.0)
     config.schedule.update(kind="linear", peak=peak, warmup=warmup, end=0.0)

@@ -44,17 +44,9 @@ def get_config(variant=""):
     # Defaults are the release's: reuse 256, perm_size 256, 85 predictions of 512 positions.
     config.objective = common.permutation()
     config.tokenizer.update(kind="huggingface", path="tokenizers/xlnet.json", vocab_size=31_998)
-    config.data.update(
-        train="text:data/books_wikipedia/*.txt?document=blank_line",
-        sentences="lines",
-        holdout=0.001,
-        layout="stream",
-        length=512,
-    )
+    common.use_documents(config, "books_wikipedia", layout="stream", length=512)
     config.train.update(steps=500_000, batch_size=8192)
-    config.optimizer.update(
-        name="adamw", b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0
-    )
+    config.optimizer.update(name="adamw", epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0)
     config.schedule.update(kind="linear", peak=4e-4, warmup=40_000, end=0.0)
     if variant == "mini_stdlib":
         common.use_stdlib(config, pieces=1000, tokenizer="sentencepiece")

@@ -100,7 +100,10 @@ def parse(argv: Sequence[str]) -> Arguments | None:
     try:
         extra = values([f"pretrain {name}", *rest])[1:]
     except flags.UnrecognizedFlagError as error:
-        raise UserError(f"--{error.flagname}: no such flag of `pretrain {name}`{_meant(error, values)}") from error
+        # A config key without its section is the likeliest slip.
+        keys = [key for key in configs.every_key() if error.flagname in (key, key.rpartition(".")[2])]
+        meant = f". Did you mean --config.{keys[0]}?" if keys else nearest(error.flagname, [*values, "config"], "--")
+        raise UserError(f"--{error.flagname}: no such flag of `pretrain {name}`{meant}") from error
     except (flags.Error, ValueError) as error:
         raise UserError(f"{str(error).removeprefix('flag ').rstrip('.')}. See `pretrain {name} --help`.") from error
     if extra:
@@ -108,22 +111,23 @@ def parse(argv: Sequence[str]) -> Arguments | None:
     return _arguments(forms, values, spec, overrides)
 
 
-def _arguments(forms, values: flags.FlagValues, spec: str, overrides) -> Arguments:
+def _arguments(forms, values: flags.FlagValues, spec: str | None, overrides) -> Arguments:
     """Builds a command's arguments from its flags."""
     form = next((other for other in forms[1:] if values[other.__name__.lower()].value), forms[0])
-    fields = {field.name for field in flagged(form)}
-    for name in values:
-        if values[name].present and values[name].value == "":
-            raise UserError(f"--{name}: empty. Give it a value, or leave it out.")
-        if values[name].present and name not in fields:
-            raise UserError(f"--{name}: not a flag of this form of the command. {form.only_with}")
+    fields, present = {field.name for field in flagged(form)}, [name for name in values if values[name].present]
+    # An unset variable of a shell script leaves a flag empty.
+    if empty := [name for name in present if values[name].value == ""] + ["config"] * (spec == ""):
+        raise UserError(f"--{empty[0]}: empty. Give it a value, or leave it out.")
+    if other := [name for name in present if name not in fields]:
+        raise UserError(f"--{other[0]}: not a flag of this form of the command. {form.only_with}")
     given = {name: tuple(v) if isinstance(v := values[name].value, list) else v for name in fields}
-    if issubclass(form, ConfigArguments):
-        given |= {"config": spec, "overrides": tuple(overrides)}
-    elif form.section:
-        given |= {"overrides": tuple(overrides)}
-    if not issubclass(form, ConfigArguments) and (spec or (overrides and not form.section)):
+    takes_config = issubclass(form, ConfigArguments)
+    if takes_config:
+        given["config"] = spec or ""
+    elif spec or (overrides and not form.section):
         raise UserError("--config: this command reads the config of its --workdir. Leave it out.")
+    if takes_config or form.section:
+        given["overrides"] = tuple(overrides)
     return form(**given)
 
 
@@ -142,32 +146,21 @@ def define_flags(forms: Sequence[type[Arguments]]) -> flags.FlagValues:
     return values
 
 
-def split_config(argv: Sequence[str]) -> tuple[str, list[tuple[str, str]], list[str]]:
+def split_config(argv: Sequence[str]) -> tuple[str | None, list[tuple[str, str]], list[str]]:
     """(config path, overrides, other arguments) of a command line."""
-    spec, overrides, rest = "", [], []
+    spec, overrides, rest = None, [], []
     words = iter(argv)
     for word in words:
         name, equals, value = word.lstrip("-").partition("=")
         if not word.startswith("-") or not (name == "config" or name.startswith("config.")):
             rest.append(word)
             continue
-        if not equals:
-            value = next(words, "")
-        if name == "config" and not value:
-            raise UserError("--config: empty. Give a recipe, such as configs/gpt2.py:medium.")
+        value = value if equals else next(words, "")  # `--config PATH` as well as `--config=PATH`
         if name == "config":
             spec = value
         else:
             overrides.append((name.removeprefix("config."), value))
     return spec, overrides, rest
-
-
-def _meant(error: flags.UnrecognizedFlagError, values: flags.FlagValues) -> str:
-    """The end of a message about an unknown flag: the config key of that name, or the nearest flag."""
-    keys = [key for key in configs.every_key() if key.endswith(f".{error.flagname}") or key == error.flagname]
-    if keys:
-        return f". Did you mean --config.{keys[0]}?"
-    return nearest(error.flagname, [*values, "config"], "--")
 
 
 def overview() -> str:

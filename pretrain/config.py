@@ -83,43 +83,39 @@ def takes_tokenizer(config) -> bool:
 
 def check_keys(config: ConfigDict, source: str) -> None:
     """Raises UserError unless `config`, from `source`, has exactly the declared keys and types."""
-    # Declared keys of this config: those of all configs, with the sections of its kinds of model and objective.
-    known = common.base()
+    given, known = flat(config), common.base()
     for section, kinds in OF_A_KIND.items():
-        if section in config and isinstance(config[section], ConfigDict) and "kind" in config[section]:
-            kind = config[section].kind
-            if kind not in kinds:
-                raise UserError(f"{source}: config.{section}.kind='{kind}' is unknown{nearest(str(kind), kinds)}")
-            known[section] = kinds[kind]()
-
-    def check(prefix: str, section: ConfigDict, declared: ConfigDict) -> None:
-        partial = prefix.rstrip(".") in PARTIAL
-        declared = config.model if partial else declared
-        for name in section:
-            if name not in declared:
-                raise UserError(f"{source}: {unknown_key(prefix + name, declared)}")
-        for name, default in declared.items():
-            key = f"config.{prefix}{name}"
-            if name not in section:
-                if not partial:
-                    raise UserError(f"{source}: {key} is missing. Start a recipe from configs.common.base().")
-            elif type(section[name]) is not type(default):
-                found = type(section[name]).__name__
-                raise UserError(f"{source}: {key} is of type {found}. It must be a {type(default).__name__}.")
-            elif isinstance(default, ConfigDict):
-                check(f"{prefix}{name}.", section[name], default)
-
-    check("", config, known)
+        kind = given.get(f"{section}.kind")
+        if kind not in kinds:
+            raise UserError(f"{source}: config.{section}.kind='{kind}' is unknown{nearest(str(kind), kinds)}")
+        known[section] = kinds[kind]()
+    required = flat(known)
+    declared = required | {key: known.model[key.rpartition(".")[2]] for key in partial_keys(known)}
+    for key, value in given.items():
+        if key not in declared:
+            raise UserError(f"{source}: {unknown_key(key, known)}")
+        # type(), since a bool is an int to isinstance
+        if type(value) is not (kind := type(declared[key])):
+            raise UserError(f"{source}: config.{key} is of type {type(value).__name__}. It must be a {kind.__name__}.")
+    if missing := [key for key in required if key not in given]:
+        raise UserError(f"{source}: config.{missing[0]} is missing. Start a recipe from configs.common.base().")
 
 
-def unknown_key(key: str, section: ConfigDict) -> str:
-    """Message about a dotted key whose last part is not in `section`."""
+def partial_keys(config: ConfigDict) -> list[str]:
+    """Dotted keys that a config may have in its PARTIAL sections."""
+    return [f"{section}.{name}" for section in PARTIAL for name in config.model]
+
+
+def unknown_key(key: str, config: ConfigDict) -> str:
+    """Message about a dotted key that `config` does not have."""
     parent, _, name = key.rpartition(".")
-    if parent == "model" and "kind" in section and (why := models.why_absent(section.kind, name)):
-        return f"config.{key}: no such key of a model of kind '{section.kind}': {why}"
-    elsewhere = [known for known in every_key() if known.endswith(f".{name}")]
-    choices = elsewhere if elsewhere and not parent else [f"{parent}.{other}".lstrip(".") for other in section]
-    return f"config.{key}: no such key{nearest(key if not elsewhere else choices[0], choices, 'config.')}"
+    if parent == "model" and (why := models.why_absent(config.model.kind, name)):
+        return f"config.{key}: no such key of a model of kind '{config.model.kind}': {why}"
+    known = [*flat(config), *partial_keys(config)]
+    siblings = [other for other in known if parent and other.startswith(f"{parent}.")]
+    elsewhere = [other for other in known if other.endswith(f".{name}")]
+    below = [other for other in known if other.startswith(f"{key}.")]
+    return f"config.{key}: no such key{nearest(key, siblings or below or elsewhere or known, 'config.')}"
 
 
 def check_ranges(config: ConfigDict) -> None:
@@ -132,14 +128,10 @@ def check_ranges(config: ConfigDict) -> None:
 
 def ranges_of(config: ConfigDict) -> dict[str, Range]:
     """The range of each number of `config`, by dotted key."""
-    ranges = {f"{s}.{name}": r for s in OF_A_KIND for name, r in OF_A_KIND[s][config[s].kind].ranges.items()}
-    partial = {
-        f"{section}.{name.removeprefix('model.')}": r
-        for section in PARTIAL
-        for name, r in ranges.items()
-        if name.startswith("model.")
-    }
-    return common.base.ranges | ranges | partial
+    of_kind = {section: kinds[config[section].kind].ranges for section, kinds in OF_A_KIND.items()}
+    of_kind |= dict.fromkeys(PARTIAL, of_kind["model"])
+    ranges = {f"{section}.{name}": one for section, table in of_kind.items() for name, one in table.items()}
+    return common.base.ranges | ranges
 
 
 # --- Recipes and overrides ----------------------------------------------------------------------------------------
@@ -155,8 +147,6 @@ def recipe_file(path: str) -> Path:
     for file in (Path(path), ROOT / path):
         if file.suffix == ".py" and file.is_file():
             return file
-    if Path(path).name == CONFIG and Path(path).is_file():
-        raise UserError(f"--config={path}: not a recipe. Use --workdir={Path(path).parent} to continue that run.")
     known = [f"configs/{name}.py" for name in recipes()]
     raise UserError(f"--config={path}: no such recipe{nearest(path, known)}")
 
@@ -175,10 +165,7 @@ def recipe_config(path: str, variant: str = "") -> ConfigDict:
     """Calls the recipe's `get_config`, with the variant if there is one."""
     module = recipe_module(path)
     with _recipe_code(path, recipe_file(path)):
-        config = module.get_config(variant) if variant else module.get_config()
-    if type(config) is not ConfigDict:
-        raise UserError(f"--config={path}: get_config returns no ConfigDict. Return an edited configs.common.base().")
-    return config
+        return module.get_config(variant) if variant else module.get_config()
 
 
 @contextlib.contextmanager
@@ -252,23 +239,14 @@ def _write_out(text: str) -> str:
 
 def _check_override(config: ConfigDict, key: str) -> None:
     """Raises UserError for a key that cannot be set; adds the model's value of a key of a PARTIAL section."""
-    *sections, last = key.split(".")
-    section = config
-    for depth, name in enumerate(sections):
-        if name not in section:
-            raise UserError(unknown_key(".".join([*sections[:depth], name]), section))
-        section = section[name]
-        if not isinstance(section, ConfigDict):
-            raise UserError(f"config.{'.'.join(sections[: depth + 1])}: a value, not a section. Set it directly.")
-    parent = ".".join(sections)
-    if parent in PARTIAL and last in config.model and last not in section:
-        section[last] = config.model[last]
-    if last not in section:
-        raise UserError(unknown_key(key, config.model if parent in PARTIAL else section))
-    if isinstance(section[last], ConfigDict):
-        raise UserError(f"config.{key}: a section, not a value. Set one of its keys: {', '.join(section[last])}.")
-    if last == "kind" and parent in OF_A_KIND:
+    parent, _, name = key.rpartition(".")
+    if parent in OF_A_KIND and name == "kind":
         raise UserError(f"config.{key}: a section changes its kind as a whole. Give --config a recipe of that kind.")
+    known = flat(config)
+    if key not in known and key not in partial_keys(config):
+        raise UserError(unknown_key(key, config))
+    if key not in known:
+        config.update_from_flattened_dict({key: config.model[name]})
 
 
 def _implied(config: ConfigDict, given: dict[str, str], report: Callable[[str], None]) -> list[tuple[str, str]]:
@@ -288,46 +266,35 @@ def _implied(config: ConfigDict, given: dict[str, str], report: Callable[[str], 
 
 def save(config: ConfigDict, workdir: str) -> None:
     """Writes the resolved config into the work folder, atomically."""
-    try:
-        make_folder(open_path(workdir))
-        write(Workdir(workdir).config, (json.dumps(config.to_dict(), indent=2) + "\n").encode())
-    except PermissionError as error:
-        raise UserError(f"--workdir={workdir}: {error.strerror}. Choose another folder.") from error
+    make_folder(open_path(workdir))
+    write(Workdir(workdir).config, (json.dumps(config.to_dict(), indent=2) + "\n").encode())
 
 
-def saved(workdir: str) -> ConfigDict:
-    """The resolved config of a work folder."""
+def saved(workdir: str, flag: str = "--workdir") -> ConfigDict:
+    """The resolved config of a work folder, the value of `flag`."""
     check_folder(workdir)
     path = Workdir(workdir).config
     if not path.is_file():
-        raise UserError(f"--workdir={workdir}: no {CONFIG} there. Give the folder of a `pretrain train` run.")
-    try:
-        content = read_json(path)
-    except ValueError as error:
-        raise UserError(f"{path}: not readable JSON ({error}). Restore it, or choose another --workdir.") from error
-    check_ours(workdir)
+        raise UserError(f"{flag}={workdir}: no {CONFIG} there. Give the folder of a `pretrain train` run.")
+    content = read_json(path)
+    if "model_type" in content:
+        fix = f"Run `pretrain import --folder={workdir} --workdir=NEW` first"
+        raise UserError(f"{flag}={workdir}: a Hugging Face model. {fix}.")
     config = ConfigDict(as_tuples(content))
     check_keys(config, str(path))
     return with_overrides(config, ())
 
 
 def check_folder(workdir: str) -> None:
-    """Raises UserError for the name of a file, and for characters that Orbax's own globs misread."""
-    if any(letter in str(open_path(workdir).absolute()) for letter in "*?["):
-        # Orbax finds the parts of a checkpoint by glob: with these it would save what it cannot restore.
-        raise UserError(f"--workdir={workdir}: '*', '?' or '[' in its path. Choose another folder.")
-    if open_path(workdir).is_file():
-        raise UserError(f"--workdir={workdir}: a file, not a folder. Give a run's folder or a new name.")
-
-
-def check_ours(folder: str) -> None:
-    """Raises UserError where a folder holds a model of Hugging Face's library rather than a run."""
-    try:
-        config = read_json(Workdir(folder).config)
-    except (OSError, ValueError):
-        return
-    if isinstance(config, Mapping) and "model_type" in config and "model" not in config:
-        raise UserError(f"{folder}: a Hugging Face model. Run `pretrain import --folder={folder} --workdir=NEW` first.")
+    """Raises UserError for a work folder that cannot hold a run."""
+    path, problem = open_path(workdir), ""
+    if path.is_file():
+        problem = "a file, not a folder"
+    # Orbax finds the parts of a checkpoint by glob: with these it would save what it cannot restore.
+    elif any(letter in str(path.absolute()) for letter in "*?["):
+        problem = "'*', '?' or '[' in its path"
+    if problem:
+        raise UserError(f"--workdir={workdir}: {problem}. Choose another folder.")
 
 
 def differences(old: Mapping, new: Mapping) -> list[str]:
@@ -375,8 +342,6 @@ def check_same_run(workdir: str, config: ConfigDict) -> None:
     """Raises UserError if the work folder holds checkpoints of a run of another config."""
     if not Workdir(workdir).steps():
         return
-    if not Workdir(workdir).config.is_file():
-        raise UserError(f"--workdir={workdir}: checkpoints without their {CONFIG}. Restore it, or {ANEW}.")
     if changed := differences(saved(workdir), config):
         shown = join_some(changed, MAX_DIFFERENCES, "; ")
         raise UserError(f"--workdir={workdir}: a run of another config: {shown}. Choose another --workdir, or {ANEW}.")

@@ -50,9 +50,7 @@ class Run:
 
         def read(number: int):
             checkpoints.check_made_with(number, self.tokenizer, self.config)
-            return CheckpointAverage(checkpoints, self.config.checkpoint, average, report).restore_params(
-                number, shapes
-            )
+            return CheckpointAverage(checkpoints, average, report).restore_params(number, shapes)
 
         # Parameters are sharded over all devices by fsdp, whatever mesh trained them.
         with quiet():
@@ -66,19 +64,14 @@ class Run:
 
         `inputs` are other inputs named by `model.inputs`, such as an encoder-decoder's `inputs`, with the same
         number of rows. Each row is a text from its beginning: recurrent memory starts empty. Errors: UserError for
-        unknown inputs, arrays not of integers, and ids out of range; ModelError for rows that are too long.
+        unknown inputs, wrong shapes and ids out of range; ModelError for rows that are too long.
         """
         known = [name for name, example in self.model.example().items() if example.ndim == 2]  # a number a token
-        given = {"tokens": tokens} | inputs
-        for name in given:
+        rows = {name: np.atleast_2d(np.asarray(values)) for name, values in ({"tokens": tokens} | inputs).items()}
+        for name, values in rows.items():
             if name not in known:
                 raise UserError(f"the model takes no '{name}'{nearest(name, known)}")
-        if "inputs" in known and inputs.get("inputs") is None:
-            raise UserError("inputs: missing, and the model reads them. Give **run.prompts([text]).source.")
-        rows = {name: np.atleast_2d(_whole_numbers(name, values)) for name, values in given.items()}
-        for name, values in rows.items():
-            self._check_range(name, values)
-            _check_shape(name, values, rows)
+            self._check(name, values, rows)
         rows = {name: values.astype(np.int32) for name, values in rows.items()}
         count = len(rows["tokens"])
         more = self._spec.layout.filled(count) - count  # padding rows, so that the devices divide them
@@ -87,55 +80,37 @@ class Run:
             found = self._forward(self.variables, filled)[:count]
         return found[0] if np.ndim(tokens) == 1 else found
 
+    def _check(self, name: str, values: np.ndarray, rows: Mapping[str, np.ndarray]) -> None:
+        """Raises UserError for an input of another shape, or with ids outside its table."""
+        # What annotates an encoder's inputs has their length, all else that of the tokens.
+        like = rows.get("inputs", rows["tokens"]) if name.startswith("input_") else rows["tokens"]
+        expected = like.shape if name != "inputs" else (len(like), values.shape[-1])
+        if values.shape != expected:
+            raise UserError(f"{name}: shape {list(values.shape)}. It must be {list(expected)}.")
+        end = self.model.input_limits.get(name, 2**31)
+        # JAX would clip ids outside the table silently.
+        if values.dtype.kind not in "iu" or not 0 <= values.min() <= values.max() < end:
+            raise UserError(f"{name}: not integers from 0 to {end - 1}. Use the run's tokenizer.")
+
     def prompts(self, texts: Sequence[str]) -> Prompts:
         """The decoder's first ids and the model's other inputs for each of `texts`.
 
-        `begun` are ids int32 [T], one array per text; `source` are inputs by name, one row per text. Errors: UserError
-        for values that are not texts; DataError for an objective that does not generate.
+        `begun` are ids int32 [T], one array per text; `source` are inputs by name, one row per text. Errors: DataError
+        for an objective that does not generate.
         """
-        if not isinstance(texts, Sequence) or isinstance(texts, str) or not all(isinstance(t, str) for t in texts):
-            raise UserError(f"prompts={texts!r:.60}: not a list of texts. Give one, such as ['once', 'twice'].")
-        if not len(texts):
-            raise UserError("prompts: empty. Give at least one text.")
         return corruption.build(self.config.objective.to_dict(), self.tokenizer).prompts(texts)
 
-    def generate(
-        self,
-        prompt: str,
-        *,
-        max_tokens: int | None = None,
-        temperature: float = 0.8,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        repetition_penalty: float = 1.0,
-        seed: int = 0,
-    ) -> str:
+    def generate(self, prompt: str, *, temperature: float = 0.8, **options) -> str:
         """Samples a text for `prompt`, which it starts with where the model continues it; `temperature` 0 is greedy.
 
-        `max_tokens` None means 100, or the room left in the context. `top_k` 0 and `top_p` 1 keep every token.
-        `pretrain generate` takes several prompts and has beam search. Errors: UserError for a run of images and for a
-        prompt that fills the context; DataError for an objective that does not generate.
+        `options` are max_tokens (None: 100, or the room left in the context), top_k (0: all tokens), top_p,
+        repetition_penalty and seed. `pretrain generate` takes several prompts and has beam search. Errors: UserError
+        for a prompt that fills the context; DataError for an objective that does not generate.
         """
-        if self.config.data.image:
-            raise UserError("prompt: this run was trained on images. Use `pretrain generate --complete`.")
-        if not isinstance(prompt, str):
-            raise UserError(f"prompt={prompt!r:.60}: not a text. Give one str.")
         begun, source, continued = self.prompts([prompt])
         before = prompt if continued else ""
-        ((new, _),) = generate(
-            self.model,
-            self.local_params,
-            begun,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            repetition_penalty=repetition_penalty,
-            end_id=self.tokenizer.end_id,
-            vocabulary=self.tokenizer.vocab_size,
-            seed=seed,
-            source=source,
-        )
+        options |= {"end_id": self.tokenizer.end_id, "vocabulary": self.tokenizer.vocab_size, "source": source}
+        ((new, _),) = generate(self.model, self.local_params, begun, temperature=temperature, **options)
         return before + self.tokenizer.continuation(begun[0], new, before)
 
     @property
@@ -150,29 +125,3 @@ class Run:
             return self.model.apply(variables, hidden, method="logits")
 
         return jax.jit(forward)
-
-    def _check_range(self, name: str, values: np.ndarray) -> None:
-        """Raises UserError for ids outside the input's table, which JAX would clip silently."""
-        end = self.model.input_limits.get(name, 2**31)
-        if not 0 <= values.min() <= values.max() < end:
-            found = f"from {values.min()} to {values.max()}"
-            raise UserError(f"{name}: ids {found} are outside 0 to {end - 1}. Use the run's tokenizer.")
-
-
-def _check_shape(name: str, values: np.ndarray, rows: Mapping[str, np.ndarray]) -> None:
-    """Raises UserError where an input lacks the rows of the tokens, or the length of what it annotates."""
-    like = "inputs" if name.startswith("input_") and "inputs" in rows else "tokens"
-    expected = rows[like].shape if name != "inputs" else (len(rows["tokens"]), values.shape[-1])
-    if values.shape != expected:
-        raise UserError(f"{name}: shape {list(values.shape)}. It must be {list(expected)}, as '{like}'.")
-
-
-def _whole_numbers(name: str, values) -> np.ndarray:
-    """`values` as an integer array, rows of one length. Errors: UserError."""
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise UserError(f"{name}: rows of unequal lengths. Give rows of one length.") from None
-    if not array.size or array.dtype.kind not in "iu":
-        raise UserError(f"{name}: empty, or not of integers. Give ids, such as run.prompts([text]).begun[0].")
-    return array

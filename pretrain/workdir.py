@@ -13,7 +13,7 @@ from pathlib import Path
 
 from etils import epath
 
-from input_pipeline.io import Folders, filesystem, is_remote, make_folder, open_path, replace
+from input_pipeline.io import Folders, filesystem, is_remote, open_path, replace
 
 CONFIG = "config.json"
 
@@ -30,11 +30,6 @@ ANEW = "start at update 0 with --fresh=NAME, which moves this run to earlier/NAM
 _UNNAMED, _DELETED = ".orbax-checkpoint-tmp", ".deleted"  # in names of incomplete and of doomed checkpoints
 _EARLIER = "earlier"  # folder of the runs that --fresh moved away
 _MOVING = ".partial"  # suffix of a folder that a run is being moved into
-
-
-def gone(folder: Path | epath.Path) -> str:
-    """Message about a work folder that disappeared while a command used it."""
-    return f"--workdir={folder}: moved or removed during this command. Start it again with the new place."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,10 +118,6 @@ class Workdir:
             return sorted(int(path.name) for path in self._numbered() if self.finished(int(path.name)))
         except FileNotFoundError:
             return []
-        except NotADirectoryError:
-            if self.checkpoints.exists():
-                raise
-            return []  # a parent is a file
 
     def _numbered(self):
         return [path for path in self.checkpoints.iterdir() if path.name.isdecimal()]
@@ -154,49 +145,21 @@ class Workdir:
     def discard(self, path: Path | epath.Path) -> None:
         """Deletes a checkpoint; a kill in between leaves no half checkpoint under its name."""
         if is_remote(path):
-            (path / COMMITTED).unlink(missing_ok=True)
+            (path / COMMITTED).unlink(missing_ok=True)  # first, since deleting many objects is not atomic
             path.rmtree(missing_ok=True)
         else:
-            shutil.rmtree(path.rename(self._doomed(path)))
-
-    def try_out(self) -> None:
-        """Raises OSError unless checkpoints can be written and deleted here."""
-        make_folder(self.checkpoints)
-        if not self.remote:
-            tried = self._doomed(self.checkpoint(0))
-            tried.mkdir()
-            tried.rmdir()
-
-    def _doomed(self, path: Path) -> Path:
-        """A free name for a checkpoint that is being deleted."""
-        name = path.name.partition(".")[0]
-        named = (self.checkpoints / f"{name}.{number}{_DELETED}" for number in itertools.count())
-        return next(free for free in named if not free.exists())
-
-
-def of_config(name: str) -> str:
-    """Default work folder of a config."""
-    return str(Path("runs") / name)
+            shutil.rmtree(path.rename(f"{path}{_DELETED}") if path.name.isdecimal() else path)
 
 
 def may_be_earlier(name: str) -> bool:
     """Whether --fresh=`name` can name a folder."""
-    return Path(name).name == name and name not in (".", "..") and not name.endswith(_MOVING) and is_utf8(name)
+    return Path(name).name == name and not name.startswith(".") and not name.endswith(_MOVING)
 
 
 def real(path: str | Path | epath.Path) -> Path | epath.Path:
     """A path without links, for comparison."""
     found = open_path(path)
     return found if is_remote(found) else Path(os.path.realpath(found))
-
-
-def is_utf8(path: str) -> bool:
-    """Whether a path can be encoded, as TensorStore requires."""
-    try:
-        path.encode("utf-8")
-        return True
-    except UnicodeEncodeError:
-        return False
 
 
 def rows(metrics: Path, split: str, suffix: str) -> Path:
@@ -235,6 +198,7 @@ def move(source: Path | epath.Path, to: Path | epath.Path) -> None:
             store.cp_file(name, f"{new}{name.removeprefix(key)}")
         store.rm(str(source), recursive=True)
     elif source.is_symlink() and not os.path.isabs(os.readlink(source)):
+        # A relative link points elsewhere from another folder.
         os.symlink(os.path.relpath(os.path.realpath(source), os.path.realpath(to.parent)), to)
         source.unlink()
     else:

@@ -18,14 +18,13 @@ class CheckpointAverage:
     Sums are float32, from the oldest on, and divided once.
     """
 
-    def __init__(
-        self, checkpoints: Checkpoints, options, count: int, report: Callable[[str], None] = lambda message: None
-    ):
-        """`options` is the run's `config.checkpoint`; `report` receives the steps that are averaged."""
-        self.checkpoints, self.options, self.count, self.report = checkpoints, options, count, report
+    def __init__(self, checkpoints: Checkpoints, count: int, report: Callable[[str], None] = lambda message: None):
+        """`report` receives the steps that are averaged."""
+        self.checkpoints, self.count, self.report = checkpoints, count, report
 
     def steps(self, last: int) -> list[int]:
         """The steps to average: the last `count` that the run saved, without gaps. Errors: UserError."""
+        # Imported weights are no update of this run, so they are in no mean.
         available = on_host0(self.checkpoints.trained if self.count > 1 else self.checkpoints.steps)
         steps = []
         for step in reversed([step for step in available if step <= last]):
@@ -36,30 +35,23 @@ class CheckpointAverage:
         if len(steps) < self.count:
             raise UserError(
                 f"--average={self.count}: {self.checkpoints.folder} has {len(steps)} consecutive checkpoints up to "
-                f"{last}. Lower it, or train with a higher config.checkpoint.keep={self.options['keep']}."
+                f"{last}. Lower it, or train with a higher config.checkpoint.keep."
             )
+        if self.count > 1:
+            self.report(f"averaging checkpoints {', '.join(map(str, steps))}")
         return steps
 
     def _previous(self, step: int) -> int:
-        """The step that the run saved before `step`; for old checkpoints without a note, the one that was due."""
-        notes = on_host0(lambda: restore.read_notes(self.checkpoints.workdir.checkpoint(step)))
-        previous = notes.get(restore.BEFORE)
-        if isinstance(previous, int):
-            return previous
-        every = restore.saved_config(notes).get("checkpoint", {}).get("every") or self.options["every"]
-        return (step - 1) // every * every
-
-    def _reported_steps(self, last: int) -> list[int]:
-        steps = self.steps(last)
-        self.report(f"averaging checkpoints {', '.join(map(str, steps))}")
-        return steps
+        """The step that the run saved before `step`; 0 for old checkpoints, which do not note it."""
+        folder = self.checkpoints.workdir.checkpoint(step)
+        return on_host0(lambda: restore.read_notes(folder)).get(restore.BEFORE, 0)
 
     def restore_params(self, step: int, shapes):
         """The mean of the parameters, sharded as in `shapes`."""
         if self.count == 1:
             return self.checkpoints.restore_params(step, shapes)
         total = None
-        for one in self._reported_steps(step):
+        for one in self.steps(step):
             params = self.checkpoints.restore_params(one, shapes)
             params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
             total = params if total is None else jax.tree.map(jnp.add, total, params)
@@ -75,7 +67,7 @@ class CheckpointAverage:
         workdir = self.checkpoints.workdir
         if self.count == 1:
             return params_only.reader(workdir.checkpoint(step), shapes)
-        readers = [params_only.reader(workdir.checkpoint(one), shapes) for one in self._reported_steps(step)]
+        readers = [params_only.reader(workdir.checkpoint(one), shapes) for one in self.steps(step)]
 
         def read(path: str) -> np.ndarray:
             total = np.asarray(readers[0](path), np.float32)

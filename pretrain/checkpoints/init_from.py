@@ -10,23 +10,25 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from input_pipeline import io, pipeline
 from input_pipeline.tokenizers import store as tokenizer_store
 from pretrain import config as configs
-from pretrain.checkpoints import integrity, restore
+from pretrain.checkpoints import restore
 from pretrain.checkpoints.restore import Checkpoints
 from pretrain.distributed.consensus import on_all_hosts, on_host0
 from pretrain.errors import UserError, join_some
-from pretrain.workdir import POSITION, Workdir, real
+from pretrain.workdir import Workdir, real
 
 SHOWN = 4  # parameters of a kind that a message names
 
-# Fields of config.model that do not change what parameters mean. How the model runs:
+# Fields of config.model that do not change what parameters mean.
+# How the model runs.
 RUNTIME = ("attention_path", "dtype", "param_dtype", "scan", "remat")
-# what its layers see, which may change as the length of rows may:
+# Range of its layers, which may change as the length of rows may.
 RANGE = ("attention", "context", "memory", "reuse", "same_length")
-# and sizes, which show in the shapes of parameters:
+# Sizes show in the shapes of parameters.
 SIZES = ("vocab_size", "cutoffs", "embed", "divisor", "types", "languages", "position_axes", "buckets")
 SIZES += ("layers", "decoder_layers", "groups", "generator_size")
 SIZES += ("width", "heads", "kv_heads", "head_size", "query_size", "ff", "pair_head")
-SHARING = ("layers", "groups")  # sizes that shapes do not show if layers share parameters
+# Sizes that shapes do not show if layers share parameters.
+SHARING = ("layers", "groups")
 
 
 def changes_meaning(field: str) -> bool:
@@ -58,30 +60,19 @@ class Weights:
     model: Mapping  # that run's config.model
     complete: bool = False  # whether the model must have exactly these parameters
 
-    def check(self, shapes, model: Mapping) -> None:
-        """Raises UserError if the checkpoint is damaged or does not fit the model with parameters `shapes`.
-
-        `model` is the `config.model` of the run that starts.
-        """
-        if damage := restore.find_damage(self.folder):
-            raise self._error(f"checkpoint {self.folder.name} is damaged ({damage}). Name another, as FOLDER@STEP.")
+    def check(self, shapes) -> None:
+        """Raises UserError if the checkpoint is damaged or does not fit the model with parameters `shapes`."""
+        restore.check_intact(self.folder)
         restore.warn_if_bad(self.folder, restore.read_notes(self.folder))
         there, here = self._metadata(), _flatten(shapes)
         common = _common_names(there, here)
         if not common:
             shown = [f"{name} {_shape(here[name])}" for name in sorted(here)][:SHOWN]
-            raise self._error(f"none of its parameters fits this model's, such as {', '.join(shown)}.")
+            raise UserError(f"{self.label}: none of its parameters fits this model's, such as {', '.join(shown)}.")
         different = [name for name in {**here, **there} if name not in common]
         if self.complete and different:
-            raise self._error(f"config.model changes {join_some(different, SHOWN)}. Leave it as the folder has it.")
-        self.check_positions(shapes, model)
-
-    def check_positions(self, shapes, model: Mapping) -> None:
-        """Raises UserError if rows of a position table would be taken for other positions."""
-        offset = compare_models(self.model, model).get("position_offset")
-        common = _common_names(self._metadata(), _flatten(shapes)) if offset else []
-        if any(name.endswith("positions") for name in common):
-            raise self._error(f"config.model.position_offset differs ({offset}). Use that run's.")
+            shown = join_some(different, SHOWN)
+            raise UserError(f"{self.label}: config.model changes {shown}. Leave it as the folder has it.")
 
     def tokenizer_fingerprint(self) -> str:
         """The fingerprint of the other run's tokenizer. All processes call it."""
@@ -92,7 +83,7 @@ class Weights:
         if there != tokenizer.fingerprint:
             has_tokenizer = pipeline.has_tokenizer(self.tokenizer)
             remedy = tokenizer_store.flags(self.tokenizer) if has_tokenizer else f"the folder {self.tokenizer}"
-            raise self._error(f"tokenizers differ ({there}, here {tokenizer.fingerprint}). Use {remedy}.")
+            raise UserError(f"{self.label}: tokenizers differ ({there}, here {tokenizer.fingerprint}). Use {remedy}.")
 
     def load_into(self, initial, model: Mapping) -> tuple[dict, str]:
         """(`initial` with the other run's parameters where name and shape match, a report).
@@ -127,38 +118,21 @@ class Weights:
             + difference_warning(compare_models(self.model, model))
         )
 
-    def _error(self, problem: str) -> UserError:
-        return UserError(f"{self.label}: {problem}")
-
 
 def find_weights(name: str, workdir: str, key: str = "train.start_from") -> Weights:
     """The checkpoint that `name`, the value of the config's `key`, means: FOLDER (its newest), FOLDER@best or @STEP.
 
     `workdir` is the folder of the run that starts. Errors: UserError.
     """
-    run, _, word = (name, "", "") if io.open_path(name).is_dir() else name.rpartition("@")
-    run, word = (run, word) if run else (name, "")
-    label = f"config.{key}={name}"
+    run, word = name, "latest"
+    if "@" in name and not io.open_path(name).is_dir():  # a folder's own name may have an @
+        run, _, word = name.rpartition("@")
     if real(run) == real(workdir):
-        raise UserError(f"{label}: the folder of this run itself. Choose another --workdir.")
-    configs.check_ours(run)
-    checkpoints = Checkpoints(run)
-
-    def choose() -> int:
-        steps = checkpoints.steps()
-        if not steps:
-            raise UserError(f"{label}: no checkpoint in {checkpoints.folder}. Name the folder of a run that has one.")
-        words = {"": steps[-1], "latest": steps[-1], "best": checkpoints.best()} | {str(step): step for step in steps}
-        if words.get(word) is None:
-            choices = [f"{run}@{word}" for word, step in words.items() if word and step is not None]
-            raise UserError(f"{label}: no such checkpoint. Choose one of: {', '.join(choices)}.")
-        folder = checkpoints.workdir.checkpoint(words[word])
-        if integrity.is_intact(folder, POSITION):  # `Weights.check` refuses a damaged one
-            configs.check_unedited(run, configs.saved(run), restore.saved_config(restore.read_notes(folder)))
-        return words[word]
-
-    folder = checkpoints.workdir.checkpoint(on_host0(choose))
-    return Weights(label, folder, Workdir(run).folders.tokenizer, configs.saved(run).model)
+        raise UserError(f"config.{key}={name}: the folder of this run itself. Choose another --workdir.")
+    config, checkpoints = configs.saved(run, f"config.{key}"), Checkpoints(run)
+    folder = checkpoints.workdir.checkpoint(checkpoints.find(word, f"config.{key}"))
+    configs.check_unedited(run, config, restore.saved_config(on_host0(lambda: restore.read_notes(folder))))
+    return Weights(f"config.{key}={name}", folder, Workdir(run).folders.tokenizer, config.model)
 
 
 def _flatten(tree) -> dict:

@@ -14,8 +14,10 @@ from pathlib import Path
 from input_pipeline import io
 from pretrain.workdir import DATA, METRICS, RECORD, STATE
 
-THREADS = 4  # zlib releases the GIL, and disks serve several readers faster than one
-NEEDED = (STATE, DATA)  # items without which a checkpoint cannot be restored; metrics are optional
+# zlib releases the GIL, and disks serve several readers faster than one.
+THREADS = 4
+# Items without which a checkpoint cannot be restored; metrics are optional.
+NEEDED = (STATE, DATA)
 
 Record = dict[str, list[int | None]]  # file, relative to the checkpoint -> [bytes, CRC-32 or None]
 
@@ -27,14 +29,11 @@ def write_record(folder: Path) -> None:
 
 def compute_record(folder: Path) -> Record:
     """The record of a checkpoint's files as they are now. Reads each file once."""
-    files = [path for item in (STATE, DATA, METRICS) for path in _files_below(folder / item)]
+    items = [folder / item for item in (STATE, DATA, METRICS)]
+    files = [path for item in items if item.exists() for path in io.files_below(item)]
     with ThreadPoolExecutor(THREADS) as pool:
         rows = pool.map(_describe, files)
         return {str(path)[len(str(folder)) + 1 :]: row for path, row in zip(files, rows, strict=True)}
-
-
-def _files_below(folder: Path) -> list[Path]:
-    return io.files_below(folder) if folder.exists() else []
 
 
 def _describe(path: Path) -> list[int | None]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import jax
 import orbax.checkpoint as ocp
-from orbax.checkpoint._src.path import atomicity
 
+from input_pipeline import io
 from pretrain import config as configs
 from pretrain.checkpoints import integrity, params_only, restore
 from pretrain.checkpoints.restore import Checkpoints
@@ -55,7 +55,7 @@ class CheckpointManager(Checkpoints):
         if str(self.folder).startswith("s3://"):
             restore.enable_s3()
         # Nothing can be renamed in a store: there a last file marks a complete checkpoint.
-        temporary = {"temporary_path_class": atomicity.CommitFileTemporaryPath} if self.workdir.remote else {}
+        temporary = {"temporary_path_class": ocp.path.atomicity.CommitFileTemporaryPath} if self.workdir.remote else {}
         items = {
             STATE: ocp.StandardCheckpointHandler(),
             DATA: ocp.JsonCheckpointHandler(filename=Path(POSITION).name),
@@ -68,8 +68,7 @@ class CheckpointManager(Checkpoints):
         )
 
     def _clean(self) -> None:
-        if not self.workdir.remote:
-            self.folder.mkdir(parents=True, exist_ok=True)
+        io.make_folder(self.folder)
         for path in self.workdir.unfinished():
             self._delete(path)
 
@@ -126,15 +125,15 @@ class CheckpointManager(Checkpoints):
 
     def _prune(self) -> None:
         """Deletes all but the newest, the best, imported weights, and while updates are bad the newest good ones."""
-        with contextlib.suppress(OSError):
-            steps = self.trained()
-            keep = set(steps[-self.options["keep"] :])
-            if steps and not restore.is_good(self.workdir.checkpoint(steps[-1])):
-                keep.update(self.good_steps()[:GOOD])
-            if self.options["keep_best"]:
-                keep.add(self.best())
-            for step in set(steps) - keep:
-                self._delete(self.workdir.checkpoint(step))
+        steps = self.trained()
+        keep = set(steps[-self.options["keep"] :])
+        # After bad updates the way back is a good checkpoint, however old.
+        if steps and not restore.is_good(self.workdir.checkpoint(steps[-1])):
+            keep.update(self.good_steps()[:GOOD])
+        if self.options["keep_best"]:
+            keep.add(self.best())
+        for step in set(steps) - keep:
+            self._delete(self.workdir.checkpoint(step))
 
     def add_metrics(self, step: int, metrics: dict, prune: bool = True) -> None:
         """Adds `metrics` to a saved checkpoint that has none; all processes call it."""
@@ -181,11 +180,10 @@ class CheckpointManager(Checkpoints):
     def _adopt(self, step: int, damaged) -> None:
         """Moves damaged checkpoints away; adds the record to an old checkpoint without one."""
         for number in damaged:
-            if not self.workdir.remote:
-                self.workdir.broken.mkdir(exist_ok=True)
+            io.make_folder(self.workdir.broken)
             move(self.workdir.checkpoint(number), free_name(self.workdir.broken / str(number)))
         folder = self.workdir.checkpoint(step)
-        if integrity.read_record(folder) is None:
+        if integrity.read_record(folder) is None:  # it was restored, so its files are good
             integrity.write_record(folder)
 
     def close(self) -> None:

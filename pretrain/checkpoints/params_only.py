@@ -15,11 +15,11 @@ from flax.traverse_util import unflatten_dict
 
 from pretrain.checkpoints import integrity, restore
 from pretrain.distributed.consensus import on_all_hosts
-from pretrain.errors import UserError
 from pretrain.workdir import DATA, POSITION, STATE, Workdir
 
 STEP = 0
-CHUNK = 1 << 24  # bytes of a stored chunk: a host that restores a shard reads that and a few chunks around it
+# Bytes of a stored chunk: a host that restores a shard reads that and a few chunks around it.
+CHUNK = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,23 +47,20 @@ class LazyArray:
 class _LazyHandler(ocp.type_handlers.NumpyHandler):
     """Writes lazy arrays one after the other, so that one of them, or a layer of it, is in memory at a time."""
 
-    def __init__(self):
-        super().__init__(deepcopy_host_arrays=False)
-
     async def serialize(self, values, infos, args=None):
         for value, info, arg in zip(values, infos, args, strict=True):
-            for future in await super().serialize([value], [info], [arg]):
-                future.result()
-        return []
-
-    async def _open_and_write(self, value, tspec, ts_context):
-        store = await tensorstore.open(tensorstore.Spec(tspec), create=True, open=True, context=ts_context)
-        if not value.by_layer:
-            await store.write(value.make(), can_reference_source_data_indefinitely=True)
-            return
-        for number in range(value.shape[0]):
-            layer = np.ascontiguousarray(value.layer(number), value.dtype)
-            await store[number].write(layer, can_reference_source_data_indefinitely=True)
+            await info.await_path_creation()
+            shape, kwargs = value.shape, {"create": True, "open": True, "context": info.ts_context}
+            spec = ocp.type_handlers.get_json_tspec_write(info, False, shape, shape, value.dtype, arg=arg)
+            store = await tensorstore.open(tensorstore.Spec(spec), **kwargs)
+            if not value.by_layer:
+                await store.write(value.make(), can_reference_source_data_indefinitely=True)
+                continue
+            for number in range(shape[0]):
+                # TensorStore writes without a copy, which needs the bytes in order.
+                layer = np.ascontiguousarray(value.layer(number), value.dtype)
+                await store[number].write(layer, can_reference_source_data_indefinitely=True)
+        return []  # nothing is left to wait for
 
 
 def write(workdir: Workdir, params: Mapping[str, LazyArray], tokenizer: str, step: int = STEP, **notes: str) -> None:
@@ -72,6 +69,7 @@ def write(workdir: Workdir, params: Mapping[str, LazyArray], tokenizer: str, ste
         (LazyArray, _LazyHandler()), (jax.Array, ocp.type_handlers.ArrayHandler())
     )
     tree = {"params": unflatten_dict(dict(params), sep="/")}
+    # Chunks of whole layers, so that each one is written once.
     chunks = jax.tree.map(lambda leaf: ocp.SaveArgs(chunk_byte_size=CHUNK, shard_axes=(0,) * leaf.by_layer), tree)
     only = ocp.options.MultiprocessingOptions(active_processes={0}, barrier_sync_key_prefix="process_0")
     # A file per chunk: while an array is written 1.4 times its size is in memory, with one database 2.5 times.
@@ -109,8 +107,7 @@ def reader(folder: Path, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> Callable
 
     `shapes` are the model's parameters by path. Errors: UserError, if the checkpoint is damaged or another model's.
     """
-    if damage := restore.find_damage(folder):
-        raise UserError(f"checkpoint {folder.name} is damaged: {damage}. Choose another with --step.")
+    restore.check_intact(folder)
     wanted = {"params": unflatten_dict(dict(shapes), sep="/")}
     on_all_hosts(lambda: restore.check_fits(folder, restore.read_metadata(folder), wanted))
     return lambda path: restore.read_parameter(folder, path, shapes[path].dtype)

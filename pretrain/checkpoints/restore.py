@@ -40,36 +40,36 @@ def find_damage(folder: Path) -> str | None:
     """The first proven fault of a checkpoint's files, or None. Each process reads its share of the bytes."""
     record = on_host0(lambda: integrity.read_record(folder))
     if record is None:
-        if not on_host0(folder.exists):
-            raise UserError(f"checkpoint {folder.name} is no longer in {folder.parent}. Choose another with --step.")
         say(f"warning: checkpoint {folder.name} has no checksums, and is used as it is")
         return None
     share = jax.process_index(), jax.process_count()
+    # All processes see all faults, so that they choose the same checkpoint.
     faults = allgather_json(on_all_hosts(lambda: integrity.find_faults(folder, record, *share)))
     return next((fault for some in faults for fault in some), None)
 
 
+def check_intact(folder: Path) -> None:
+    """Raises UserError where a checkpoint's files are damaged."""
+    if damage := find_damage(folder):
+        raise UserError(f"checkpoint {folder.name} is damaged: {damage}. Choose another.")
+
+
 def read_data(folder: Path) -> dict:
-    """The item `data`, in all processes: step, position in the data, fingerprints. Errors: ValueError."""
-    data = on_host0(lambda: json.loads((folder / POSITION).read_bytes()))
-    if not (isinstance(data, dict) and all(type(data.get(name)) is int for name in ("step", "position"))):
-        raise ValueError(f"{folder / POSITION} does not hold the whole numbers `step` and `position`")
-    return data
+    """The item `data`, in all processes: step, position in the data, fingerprints."""
+    return on_host0(lambda: json.loads((folder / POSITION).read_bytes()))
 
 
 def read_notes(folder: Path) -> dict:
     """The item `data`, read by this process alone; empty if it is missing or damaged."""
     try:
-        data = json.loads((folder / POSITION).read_bytes())
+        return json.loads((folder / POSITION).read_bytes())
     except (FileNotFoundError, ValueError):
         return {}
-    return data if isinstance(data, dict) else {}
 
 
 def saved_config(notes: dict) -> dict:
     """The config of the run that saved a checkpoint with these notes; empty for old checkpoints."""
-    config = notes.get(CONFIG)
-    return config if isinstance(config, dict) else {}
+    return notes.get(CONFIG) or {}
 
 
 def is_weights_only(folder: Path) -> bool:
@@ -220,7 +220,7 @@ class Checkpoints:
             try:
                 metrics = json.loads((folder / LOSS).read_bytes())
                 loss, measure = metrics["loss"], metrics["measure"]
-            except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, RecursionError):
+            except (FileNotFoundError, ValueError, KeyError, TypeError):  # not evaluated, or damaged
                 continue
             if isinstance(loss, float) and math.isfinite(loss) and integrity.is_intact(folder, LOSS):
                 losses[step] = loss, measure
@@ -231,6 +231,7 @@ class Checkpoints:
         losses = self.losses()
         if not losses:
             return None
+        # A loss on a part of the text, or with other windows, is no measure of progress beside one on all of it.
         _, measure = losses[max(losses)]
         return min((step for step in losses if losses[step][1] == measure), key=losses.get)
 
@@ -254,19 +255,24 @@ class Checkpoints:
         """Steps whose last update had a finite loss and gradient, newest first."""
         return [step for step in reversed(self.steps()) if is_good(self.workdir.checkpoint(step))]
 
-    def find(self, word: str) -> int:
-        """The step of "latest", "best" or a number. Errors: UserError."""
-        return on_host0(lambda: self._find(word))
+    def find(self, word: str, flag: str = "--step") -> int:
+        """The step of "latest", "best" or a number, the value of `flag`. Errors: UserError."""
 
-    def _find(self, word: str) -> int:
-        steps = self.steps()
-        if not steps:
-            raise UserError(f"{self.folder}: no checkpoint. Train first, or choose another --workdir.")
-        words = {"latest": steps[-1], "best": self.best()} | {str(step): step for step in steps}
-        if words.get(word) is None:
-            known = [name for name, step in words.items() if step is not None]
-            raise UserError(f"--step={word}: no such checkpoint in {self.folder}. Choose one of: {', '.join(known)}.")
-        return words[word]
+        def choose() -> int:
+            steps = self.steps()
+            if not steps:
+                raise UserError(
+                    f"{flag}={word}: no checkpoint in {self.folder}. Train first, or choose another folder."
+                )
+            words = {"latest": steps[-1], "best": self.best()} | {str(step): step for step in steps}
+            if words.get(word) is None:
+                known = [name for name, step in words.items() if step is not None]
+                raise UserError(
+                    f"{flag}={word}: no such checkpoint in {self.folder}. Choose one of: {', '.join(known)}."
+                )
+            return words[word]
+
+        return on_host0(choose)
 
     def read(self, word: str, step: int, function: Callable[[int], Result]) -> tuple[int, Result]:
         """(step, `function(step)`) of the checkpoint that `word` names.
@@ -278,6 +284,7 @@ class Checkpoints:
             try:
                 return step, function(step)
             except Exception:
+                # Any error can follow from files that vanish while Orbax reads them.
                 deleted = set(before) - set(on_host0(self.steps))
                 if not deleted or word.isdecimal() or attempt == TRIES - 1:
                     raise
@@ -286,22 +293,13 @@ class Checkpoints:
     def check_made_with(self, step: int, tokenizer, config) -> None:
         """Raises UserError unless the checkpoint of `step` was made with `tokenizer` and this folder's `config`."""
         folder = self.workdir.checkpoint(step)
-        if not on_host0(lambda: integrity.is_intact(folder, POSITION)):
-            raise UserError(f"checkpoint {step} is damaged: {POSITION} has changed. Choose another with --step.")
         data = read_data(folder)
         check_origin(folder, data, {"tokenizer": tokenizer.fingerprint})
         on_all_hosts(lambda: configs.check_unedited(str(self.workdir.path), config, saved_config(data)))
         warn_if_bad(folder, data)
 
-    def check_teacher(self, step: int, teacher) -> None:
-        """Raises UserError unless the checkpoint of `step` was trained with `teacher`, if there is one."""
-        folder = self.workdir.checkpoint(step)
-        if teacher:
-            check_origin(folder, read_data(folder), {"teacher": teacher.fingerprint})
-
     def restore_params(self, step: int, shapes):
         """The parameters alone; optimizer state is neither read nor allocated."""
         folder = self.workdir.checkpoint(step)
-        if damage := find_damage(folder):
-            raise UserError(f"checkpoint {step} is damaged: {damage}. Choose another with --step.")
+        check_intact(folder)
         return read_state(folder, {"params": shapes})["params"]

@@ -7,7 +7,7 @@ before the first update.
 import dataclasses
 import functools
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,6 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
-from input_pipeline import io
 from pretrain import config as configs
 from pretrain.checkpoints import init_from, integrity, params_only, restore
 from pretrain.checkpoints.init_from import Weights, find_weights
@@ -44,21 +43,16 @@ def find_teacher(config: ConfigDict, workdir: str) -> Teacher | None:
     if not config.distill.teacher:
         return None
     weights = find_weights(config.distill.teacher, workdir, "distill.teacher")
-    if io.is_remote(weights.folder):
-        raise UserError(f"{weights.label}: in an object store. Download it first.")
     return _build(weights, str(weights.folder.parent.parent))
 
 
 def load_teacher(config: ConfigDict, workdir: str) -> Teacher | None:
-    """The copy of the teacher in a work folder, if the config has one. Errors: UserError, if it is missing."""
+    """The copy of the teacher in a work folder, if the config has one."""
     if not config.distill.teacher:
         return None
     here = Workdir(workdir).teacher
-    steps = on_host0(here.steps)
-    if not steps:
-        raise UserError(f"{here.path}: no checkpoint of the teacher. Restore that folder.")
     tokenizer, model = Workdir(workdir).folders.tokenizer, configs.saved(here.name).model
-    folder = here.checkpoint(steps[-1]).absolute()
+    folder = here.checkpoint(on_host0(here.steps)[-1]).absolute()
     return _build(Weights(f"the teacher in {here.path}", folder, tokenizer, model), here.name)
 
 
@@ -76,6 +70,7 @@ def copy_teacher(teacher: Teacher, workdir: str) -> Teacher:
         return teacher
 
     def make() -> None:
+        # A killed process may have left a part, or the copy of another teacher.
         if here.steps() == [step] and restore.read_notes(copy).get(COPY_OF) == teacher.fingerprint:
             return
         shutil.rmtree(here.path, ignore_errors=True)
@@ -120,7 +115,9 @@ def init_from_teacher(initial, boxes, taught, layers: Sequence[int], config: Con
     `initial` are the student's own arrays, `taught` the teacher's; `boxes` tell which are stacked by layer. A parameter
     of another shape keeps its initial value.
     """
-    numbers, teacher, copied = jnp.asarray(layers), _by_path(taught), []
+    numbers, copied = jnp.asarray(layers), []
+    # By path: either tree may lack some of the other's.
+    teacher = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(taught)}
 
     def pick(path, leaf, box):
         source = teacher.get(jax.tree_util.keystr(path))
@@ -130,17 +127,11 @@ def init_from_teacher(initial, boxes, taught, layers: Sequence[int], config: Con
         select = lambda array: (array[numbers] if box.stacked else array).astype(leaf.dtype)  # noqa: E731
         return jax.jit(select, out_shardings=leaf.sharding)(source)
 
+    # Leaf by leaf, each into its own sharding: the teacher's layers are not all gathered at once.
     params = jax.tree_util.tree_map_with_path(pick, initial, boxes)
     share = sum(copied) / sum(leaf.size for leaf in jax.tree.leaves(initial))
     report = f"loaded {share:.1%} of the values from layers {', '.join(map(str, config.distill.layers))} of the teacher"
-    return params, report + init_from.difference_warning(_differences(config.distill.model, config.model))
-
-
-def _differences(changed: Mapping, model: Mapping) -> dict[str, str]:
-    """Fields of the teacher's model, given as `changed` ones, that change the meaning of parameters."""
-    there = {name: value for name, value in changed.items() if name not in init_from.SHARING}  # layers are picked
-    return init_from.compare_models({**model, **there}, model)
-
-
-def _by_path(tree) -> dict:
-    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    # Numbers of layers differ on purpose.
+    there = {name: value for name, value in config.distill.model.items() if name not in init_from.SHARING}
+    differences = init_from.compare_models({**config.model, **there}, config.model)
+    return params, report + init_from.difference_warning(differences)

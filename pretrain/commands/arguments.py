@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from configs.ranges import Default, Range, count, non_negative, rate
 from pretrain.decoding.options import CHOICES, OPTIONS
-from pretrain.errors import UserError, nearest
+from pretrain.errors import UserError
 
 WORKDIR = "folder of the run: config, tokenizer, checkpoints, metrics"
 Overrides = tuple[tuple[str, str], ...]  # dotted key and text, as of --config.train.steps=200
@@ -23,24 +23,14 @@ class Flag:
     help: str
     range: Range | None = None  # of numbers
     choices: tuple[str, ...] = ()
-
-    def check(self, name: str, value, default) -> None:
-        """Raises UserError where the argument `name` has a value of another type, out of range, or no choice."""
-        if value is default:
-            return
-        if type(value) is not self.kind and not (self.kind is float and type(value) is int):
-            raise UserError(f"--{name}={value!r:.60}: not of type {self.kind.__name__}. Give a {self.kind.__name__}.")
-        if self.range and (rule := self.range.violation(value)):
-            raise UserError(f"--{name}={value}: out of range. It must be {rule}.")
-        if self.choices and value not in self.choices:
-            raise UserError(f"--{name}={value}: unknown{nearest(value, self.choices)}")
+    required: str = ""  # what to give, where the flag must have a value
 
 
 # Dataclass fields by the type of their flag.
 
 
-def text(default, help: str, choices: tuple[str, ...] = ()):
-    return dataclasses.field(default=default, metadata={"flag": Flag(str, help, choices=choices)})
+def text(default: str, help: str, **more):
+    return dataclasses.field(default=default, metadata={"flag": Flag(str, help, **more)})
 
 
 def integer(declared: Default, help: str):
@@ -60,7 +50,7 @@ def several(help: str):
 
 
 def how_printed():
-    return text("table", "how to print the result", ("table", "json"))
+    return text("table", "how to print the result", choices=("table", "json"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,11 +58,22 @@ class Arguments:
     """Base of all arguments: an invalid value raises UserError."""
 
     section: ClassVar[str] = ""  # the section of the work folder's config whose keys `overrides` may set
+    exclusive: ClassVar[tuple[str, ...]] = ()  # two flags that cannot both have a value
     only_with: ClassVar[str] = ""  # remedy for a flag that belongs to the command's other form
 
     def __post_init__(self):
         for field in flagged(type(self)):
-            field.metadata["flag"].check(field.name, getattr(self, field.name), field.default)
+            name, flag, value = field.name, field.metadata["flag"], getattr(self, field.name)
+            if flag.required and not value:
+                raise UserError(f"--{name}: missing. Give {flag.required}.")
+            # A default may be outside the range: None means that the config or the model decides.
+            if value != field.default and flag.range and (rule := flag.range.violation(value)):
+                raise UserError(f"--{name}={value}: out of range. It must be {rule}.")
+        if self.exclusive and all(getattr(self, name) for name in self.exclusive):
+            raise UserError(f"--{' and --'.join(self.exclusive)}: exclude each other. Leave one out.")
+        for key, _ in self.overrides if self.section else ():
+            if key.partition(".")[0] != self.section:
+                raise UserError(f"--config.{key}: fixed by the run. Only keys of config.{self.section} can be set.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,22 +83,12 @@ class ConfigArguments(Arguments):
     config: str = ""  # a recipe, such as configs/gpt2.py:medium; empty: the work folder's, without one the quickstart
     overrides: Overrides = ()
 
-    def __post_init__(self):
-        super().__post_init__()
-        Flag(str, "").check("config", self.config, "")
-        _check_overrides(self.overrides)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunArguments(Arguments):
     """Base of commands that read a run."""
 
-    workdir: str = text("", WORKDIR)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.workdir:
-            raise UserError("--workdir: missing. Give the folder of a run, such as --workdir=runs/quickstart.")
+    workdir: str = text("", WORKDIR, required="the folder of a run, such as --workdir=runs/quickstart")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,6 +112,7 @@ class Evaluate(CheckpointArguments):
     """Restores a checkpoint and scores it on a split."""
 
     section: ClassVar[str] = "evaluate"
+    exclusive: ClassVar[tuple[str, ...]] = ("data", "split")
 
     overrides: Overrides = ()
     split: str = text("", "validation, test or train (default: validation)")
@@ -136,13 +128,6 @@ class Evaluate(CheckpointArguments):
     xz: bool = switch(False, "also print bits per byte of xz -9 on the same text")
     word_level: bool = switch(False, "also print perplexity per word, line ends included, as for WikiText")
     format: str = how_printed()
-
-    def __post_init__(self):
-        super().__post_init__()
-        _check_overrides(self.overrides)
-        check_section(self)
-        if self.data and self.split:
-            raise UserError("--data and --split: both choose the text. Leave one out.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,12 +148,12 @@ class DecodingArguments(CheckpointArguments):
     normalisation: str = text(
         CHOICES["normalisation"][0],
         "of beam search: gnmt (see length_penalty), or length: score / length ** penalty",
-        CHOICES["normalisation"],
+        choices=CHOICES["normalisation"],
     )
     stopping: str = text(
         CHOICES["stopping"][0],
         "of beam search: never (until no beam can do better), best (at its present length), full (all have ended)",
-        CHOICES["stopping"],
+        choices=CHOICES["stopping"],
     )
     seed: int = integer(OPTIONS["seed"], "of sampling")
     cached: bool = switch(True, "cache keys and values of earlier tokens")
@@ -225,12 +210,9 @@ class Complete(DecodingArguments):
 class ConfigOrRunArguments(ConfigArguments):
     """Base of commands that take any config, or that of a run."""
 
-    workdir: str = text("", "folder of a run, to use its config")
+    exclusive: ClassVar[tuple[str, ...]] = ("config", "workdir")
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.config and self.workdir:
-            raise UserError("--config and --workdir: both choose the config. Leave one out.")
+    workdir: str = text("", "folder of a run, to use its config")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -251,19 +233,20 @@ class Goodput(RunArguments):
 class Plan(ConfigOrRunArguments):
     """Compiles the training step for absent hardware: memory, time, bottleneck."""
 
-    topology: str = text("", "hardware, such as v5p:4x4x4, v5e:2x2, h200:8 or cpu:8 (docs/plan.md)")
+    topology: str = text(
+        "",
+        "hardware, such as v5p:4x4x4, v5e:2x2, h200:8 or cpu:8 (docs/plan.md)",
+        required="the hardware, such as --topology=v5p:4x4x4",
+    )
     search: bool = switch(False, "search for the best mesh, accumulation and remat policy")
     format: str = how_printed()
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.topology:
-            raise UserError("--topology: missing. Name the hardware, such as --topology=v5p:4x4x4.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepare(ConfigArguments):
     """Trains the tokenizer if asked and builds the token store."""
+
+    exclusive: ClassVar[tuple[str, ...]] = ("processes", "beam")
 
     workdir: str = text("", WORKDIR + " (default: runs/<name of the config>)")
     processes: int = integer(non_negative(0, below=2**12), "processes that tokenize; 0: one per core")
@@ -272,27 +255,23 @@ class Prepare(ConfigArguments):
     )
     format: str = how_printed()
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.beam and self.processes:
-            raise UserError(f"--processes={self.processes}: has no effect with --beam. Leave one out.")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Import(Arguments):
     """Makes a work folder from a Hugging Face model."""
 
-    folder: str = text("", "folder that save_pretrained or `hf download` wrote")
+    folder: str = text(
+        "",
+        "folder that save_pretrained or `hf download` wrote",
+        required="the folder of a saved model, such as --folder=hf/gpt2",
+    )
     generator: str = text("", "of ELECTRA: the generator's folder, where --folder is the discriminator's")
     prepared: bool = switch(False, "of XLM's vocab.json: texts are tokenized and cleaned already by XLM's tools")
-    workdir: str = text("", "new folder of the run: config, tokenizer, a checkpoint of the weights")
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.folder:
-            raise UserError("--folder: missing. Give the folder of a saved model, such as --folder=hf/gpt2.")
-        if not self.workdir:
-            raise UserError("--workdir: missing. Give a new work folder, such as --workdir=runs/gpt2.")
+    workdir: str = text(
+        "",
+        "new folder of the run: config, tokenizer, a checkpoint of the weights",
+        required="a new work folder, such as --workdir=runs/gpt2",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -300,29 +279,14 @@ class Export(CheckpointArguments):
     """Makes a Hugging Face folder from a checkpoint."""
 
     step: str = text("latest", "checkpoint: a step, best, or latest (the last of a finished run)")
-    folder: str = text("", "new folder: config.json, model.safetensors, tokenizer, README.md")
+    folder: str = text(
+        "",
+        "new folder: config.json, model.safetensors, tokenizer, README.md",
+        required="a new folder, such as --folder=hf/mine",
+    )
     part: str = text("", "of ELECTRA: discriminator (default) or generator")
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.folder:
-            raise UserError("--folder: missing. Give a new folder, such as --folder=hf/mine.")
 
 
 def flagged(form: type[Arguments]) -> list[dataclasses.Field]:
     """The fields that have a flag of their own: all but `config` and `overrides`."""
     return [field for field in dataclasses.fields(form) if "flag" in field.metadata]
-
-
-def check_section(arguments: Arguments) -> None:
-    """Raises UserError where an override sets a key outside the section that the command may change."""
-    for key, _ in arguments.overrides:
-        if key.partition(".")[0] != arguments.section:
-            raise UserError(f"--config.{key}: fixed by the run. Only keys of config.{arguments.section} can be set.")
-
-
-def _check_overrides(overrides: Overrides) -> None:
-    """Raises UserError unless `overrides` are pairs of texts."""
-    pairs = isinstance(overrides, list | tuple) and all(isinstance(one, list | tuple) for one in overrides)
-    if not pairs or not all(len(one) == 2 and all(isinstance(word, str) for word in one) for one in overrides):
-        raise UserError(f"overrides={overrides!r:.60}: not pairs of texts. Write (('train.steps', '200'),).")

@@ -5,15 +5,13 @@ import functools
 import gzip
 import lzma
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 
 from input_pipeline import corruption, pipeline, validate
-from input_pipeline.errors import DataError
 from pretrain import config as configs
-from pretrain.checkpoints import params_only
+from pretrain.checkpoints import restore
 from pretrain.checkpoints.average import CheckpointAverage
 from pretrain.checkpoints.restore import Checkpoints
 from pretrain.checkpoints.teacher import load_teacher
@@ -41,10 +39,9 @@ def run(arguments: Evaluate) -> None:
     """Scores a checkpoint and prints the scores."""
     start()
     config, overrides = configs.saved(arguments.workdir), list(arguments.overrides)
-    for key, flag in (("every", ""), ("batches", "--batches"), ("decode", "--decode")):
+    for key in ("every", "batches", "decode"):
         if f"evaluate.{key}" in dict(overrides):
-            fix = f"Give {flag}=N instead." if flag else "Leave it out."
-            raise UserError(f"--config.evaluate.{key}: for evaluation during training only. {fix}")
+            raise UserError(f"--config.evaluate.{key}: for evaluation during training only. Leave it out.")
     if config.data.layout == "stream":  # in one lane every token has all of its memory before it
         overrides = [("evaluate.batch_size", "1"), *overrides]
     configs.with_overrides(config, overrides)
@@ -57,21 +54,16 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
     workdir, asked = arguments.workdir, [name for name in ("word_level", *COMPRESSORS) if getattr(arguments, name)]
     if not (arguments.data or config.data.train):
         raise UserError(f"--workdir={workdir}: imported weights name no text. Give --data, such as text:/books/*.txt.")
+    if asked and arguments.batches:
+        raise UserError(f"--{asked[0]}: needs the whole split. Leave --batches out.")
     checkpoints = Checkpoints(workdir)
     tokenizer, step = pipeline.open_tokenizer(Workdir(workdir).folders.tokenizer), checkpoints.find(arguments.step)
     step, _ = checkpoints.read(arguments.step, step, lambda step: checkpoints.check_made_with(step, tokenizer, config))
     check_scored(config, arguments.length)
     if arguments.length:
         validate.check_length("--length", arguments.length, corruption.build(config.objective.to_dict()))
-    if asked and arguments.batches:
-        raise UserError(f"--{asked[0]}: needs the whole split. Leave --batches out.")
-    if arguments.word_level and config.data.image:
-        raise UserError(f"--word_level: {workdir} was trained on images, which have no words. Leave it out.")
-    config.evaluate.update(
-        length=arguments.length or config.evaluate.length,
-        batch_size=arguments.batch_size or config.evaluate.batch_size,
-        stride=arguments.stride or config.evaluate.stride,
-    )
+    for name in ("length", "batch_size", "stride"):
+        config.evaluate[name] = getattr(arguments, name) or config.evaluate[name]
     # Evaluation works on any number of devices, whatever mesh the run was trained on.
     if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
         config.mesh.update(ANY_DEVICES)
@@ -80,44 +72,29 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
     watchdog = contextlib.closing(Watchdog(config.train.patience, ledger))
     with watchdog, tempfile.TemporaryDirectory(prefix="longhaul-") as folder:
         # The token store of --data, and of the run's own text where its folder cannot be written.
-        prepare, split = functools.partial(_prepare_own, workdir, folder), arguments.split or "validation"
+        prepare, split = functools.partial(pipeline.prepare, scratch=Path(folder)), arguments.split or "validation"
         if arguments.data:
             prepare, split = functools.partial(pipeline.prepare_given, arguments.data, folder), arguments.data
         run = build_run(config, workdir, say, prepare=prepare, others=OtherRuns(teacher=load_teacher(config, workdir)))
         spec, objective = run.spec, run.spec.objective
-        for name in asked:
-            if objective.bits_metric is None:
-                raise UserError(
-                    f"--{name}: objective '{config.objective.kind}' scores a part of the text. Leave it out."
-                )
-            if name in COMPRESSORS and tokenizer.byte_lengths is None:
-                raise UserError(f"--{name}: the tokenizer of {workdir} rewrites text, so bytes differ. Leave it out.")
-        averaged = CheckpointAverage(checkpoints, config.checkpoint, arguments.average, say)
-        checkpoints.check_teacher(step, run.teacher)
-        compressed = _compress(run.corpus, split, asked)
+        if asked and objective.bits_metric is None:
+            raise UserError(
+                f"--{asked[0]}: objective '{config.objective.kind}' scores a part of the text. Leave it out."
+            )
+        if run.teacher:  # its part of the loss is scored too
+            folder = checkpoints.workdir.checkpoint(step)
+            restore.check_origin(folder, restore.read_data(folder), {"teacher": run.teacher.fingerprint})
+        compressors = {name: compress for name, compress in COMPRESSORS.items() if name in asked}
+        text = run.corpus.raw_bytes(split) if compressors else b""
+        # Compressed before the model is restored, so that both are not in memory at once.
+        compressed = {name: 8 * len(compress(text)) / len(text) for name, compress in compressors.items()}
+        averaged = CheckpointAverage(checkpoints, arguments.average, say)
         step, params = checkpoints.read(arguments.step, step, lambda step: spec.restore_params(averaged, step))
         options = {"batches": arguments.batches, "decode": arguments.decode, "cut": ledger.advance}
         result = score(run, params, split, timed=True, report=say, **options)
         result |= {f"{name}_{objective.bits_metric}": bits for name, bits in compressed.items()}
     if jax.process_index() == 0:
         report(result, step, split, objective, arguments)
-
-
-def _prepare_own(workdir: str, scratch: str, *sections, **options) -> pipeline.Corpus:
-    """`pipeline.prepare` with a hint for imported weights, whose recipe's text may be absent."""
-    try:
-        return pipeline.prepare(*sections, scratch=Path(scratch), **options)
-    except DataError as error:
-        if params_only.has_initial_weights(Workdir(workdir)):
-            raise UserError(f"--workdir={workdir}: the recipe's text cannot be read ({error}). Give --data.") from None
-        raise
-
-
-def _compress(corpus: pipeline.Corpus, split: str, asked: Sequence[str]) -> dict[str, float]:
-    """Bits per byte of a split's text by each compressor in `asked`."""
-    wanted = [name for name in asked if name in COMPRESSORS]
-    text = corpus.raw_bytes(split) if wanted else b""
-    return {name: 8 * len(COMPRESSORS[name](text)) / len(text) for name in wanted}
 
 
 def report(result: dict, step: int, split: str, objective, arguments: Evaluate) -> None:

@@ -22,6 +22,7 @@ def run(arguments: Prepare) -> None:
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     folders = Workdir(workdir).folders
     sources = validate.check(*sections, folders, configs.takes_tokenizer(config))
+    # Late: mistakes in the data are reported before seconds of imports.
     from pretrain.step.checks import check_config, check_model, check_vocabulary
     from pretrain.training.startup import check_same_run, find_tokenizer, save_config
 
@@ -36,13 +37,7 @@ def run(arguments: Prepare) -> None:
 
     with hold_workdir(workdir, "prepare", say, queue=True):
         taken = None if pipeline.has_tokenizer(folders.tokenizer) else find_tokenizer(config, workdir)
-        how = {
-            "report": say,
-            "accept": accept,
-            "read_all": True,
-            "taken": taken,
-            "workers": workers,
-        }
+        how = {"report": say, "accept": accept, "read_all": True, "taken": taken, "workers": workers}
         corpus = pipeline.prepare(*sections, folders, sources=sources, **how)
     rows = corpus.summary()
     if arguments.format == "json":

@@ -6,8 +6,6 @@ from pretrain import config as configs
 from pretrain.commands.arguments import Arguments, ConfigOrRunArguments, Prepare, Train, flagged
 from pretrain.distributed.consensus import assert_equal_on_hosts, versions
 from pretrain.distributed.init import say
-from pretrain.errors import UserError
-from pretrain.workdir import CONFIG, Workdir, of_config
 
 DEFAULT_CONFIG = "configs/quickstart.py"
 
@@ -16,14 +14,11 @@ def resolve(arguments: Train | Prepare):
     """(config, work folder) of a command that takes both; a work folder alone means the config in it."""
     workdir = arguments.workdir
     if workdir and not arguments.config:
-        configs.check_folder(workdir)
-        if not Workdir(workdir).config.is_file():
-            raise UserError(f"--workdir={workdir}: no run there (no {CONFIG}). Start one with --config.")
         return configs.with_overrides(configs.saved(workdir), arguments.overrides, say), workdir
     if not arguments.config:
         say(f"no --config: using {DEFAULT_CONFIG}")
     config = configs.load(arguments.config or DEFAULT_CONFIG, arguments.overrides, say)
-    workdir = workdir or of_config(config.name)
+    workdir = workdir or f"runs/{config.name}"
     configs.check_folder(workdir)
     return config, workdir
 
@@ -42,6 +37,7 @@ def check_processes(arguments: Arguments, config) -> None:
     """
     if jax.process_count() == 1:
         return
+    # Other code could have other flags and keys, so it is compared first.
     assert_equal_on_hosts(versions(), "Install the same version on all hosts.")
     values = {f"--{field.name}": getattr(arguments, field.name) for field in flagged(type(arguments))}
     values |= {"--workdir": "", "the command": type(arguments).__name__.lower()}

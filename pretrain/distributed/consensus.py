@@ -16,7 +16,8 @@ from jax.experimental import multihost_utils
 from pretrain.errors import USER_ERRORS, FaultError, UserError, join_some, reason
 
 SHOWN = 6  # differences between processes that a message names
-FOREVER = 1 << 40  # milliseconds that a barrier waits; the watchdog and JAX's heartbeats end it earlier
+# Milliseconds that a barrier waits; the watchdog and JAX's heartbeats end it earlier.
+FOREVER = 1 << 40
 ROOT = Path(__file__).resolve().parents[2]
 
 Result = TypeVar("Result")
@@ -78,14 +79,13 @@ def on_all_hosts(function: Callable[[], Result]) -> Result:
     mistake = isinstance(cause, USER_ERRORS)
     # Every process takes part, also one that failed: else the others would wait for it.
     errors = allgather_json([mistake, str(cause) if mistake else reason(cause)] if cause else None)
-    failed = [(index, *error) for index, error in enumerate(errors) if error]
-    for _, mistake, text in failed:
-        if mistake:
-            raise UserError(text) from cause
+    if mistakes := [text for mistake, text in filter(None, errors) if mistake]:
+        raise UserError(mistakes[0]) from cause
     if cause:
         raise cause
-    if failed:
-        raise FaultError(f"process {failed[0][0]} failed: {failed[0][2]}. Start the same command again.")
+    for index, error in enumerate(errors):
+        if error:
+            raise FaultError(f"process {index} failed: {error[1]}. Start the same command again.")
     return result
 
 
@@ -118,6 +118,7 @@ def versions() -> dict[str, object]:
     for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"):
         values[f"the version of {name}"] = metadata.version(name)
     values["LONGHAUL_PROCESSES"] = os.environ.get("LONGHAUL_PROCESSES", "")
-    for name in ("jax_enable_x64", "jax_default_prng_impl", "jax_threefry_partitionable"):
-        values[name] = getattr(jax.config, name)
-    return values | {"jax_default_matmul_precision": jax.config.jax_default_matmul_precision}
+    # Settings that change numbers or programs.
+    for name in ("enable_x64", "default_prng_impl", "threefry_partitionable", "default_matmul_precision"):
+        values[f"jax_{name}"] = getattr(jax.config, f"jax_{name}")
+    return values

@@ -4,7 +4,7 @@ import contextlib
 import ctypes
 import logging
 import os
-import socket
+import re
 import sys
 import tempfile
 import time
@@ -20,11 +20,12 @@ from pretrain.distributed import heartbeat
 from pretrain.distributed.shutdown import redirect_c_stdout, shutdown
 from pretrain.errors import UserError
 
-MAX_PROCESSES = 1 << 20
 JOIN_TIMEOUT = 300  # seconds that a process waits for the others to start
 SHUTDOWN_TIMEOUT = 60  # seconds that a finished process waits for the others to finish
-TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # M_... of mallopt(3)
-HEAP = 64 * 2**20  # bytes of one heap of a thread's arena
+# M_... of mallopt(3).
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4
+# Bytes of one heap of a thread's arena.
+HEAP = 64 * 2**20
 
 
 def start() -> None:
@@ -36,12 +37,12 @@ def start() -> None:
     Errors: UserError for variables that contradict one another or the machine.
     """
     quiet_libraries()
-    cluster = read_cluster_environment()
-    if cluster:
+    if cluster := read_cluster_environment():
         join(*cluster)
     keep_freed_memory()  # before a device is used
-    if cluster:
-        _check_devices()
+    # Meshes are built on as many devices in every process.
+    devices = Counter(device.process_index for device in jax.devices())
+    assert len({*devices.values()}) == 1, f"devices of each process: {devices}"
     enable_compilation_cache()
 
 
@@ -77,32 +78,21 @@ def say(message: str) -> None:
 def read_cluster_environment() -> tuple[str, int | None, int | None] | None:
     """(coordinator, number of processes, index of this one) from the environment; None for a single process."""
     names = [f"LONGHAUL_{name}" for name in ("COORDINATOR", "PROCESSES", "PROCESS")]
-    values = {name: os.environ.get(name, "") for name in names}
-    coordinator, *numbers = values.values()
-    if not any(values.values()):
+    coordinator, count, index = values = [os.environ.get(name, "") for name in names]
+    if not any(values):
         return None
     if coordinator == "auto":
         return coordinator, None, None
-    if missing := [name for name, value in values.items() if not value]:
-        raise UserError(f"{', '.join(missing)}: not set. Set {', '.join(names)}, or none of them.")
-    host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise UserError(f"LONGHAUL_COORDINATOR={coordinator}: not host:port. Give process 0's, such as 10.0.0.1:1234.")
-    for name, value in list(values.items())[1:]:
-        if not value.isdecimal() or int(value) >= MAX_PROCESSES:
-            raise UserError(f"{name}={value}: not a whole number from 0 to {MAX_PROCESSES - 1}.")
-    count, index = map(int, numbers)
-    if index >= count:
-        raise UserError(f"LONGHAUL_PROCESS={index}: not below LONGHAUL_PROCESSES={count}. Count from 0.")
-    return coordinator, count, index
+    if not re.fullmatch(r"\S+:\d+ \d+ \d+", " ".join(values)) or int(index) >= int(count):
+        given = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
+        raise UserError(f"{given}: not host:port, a number of processes and an index below it. Set all three.")
+    return coordinator, int(count), int(index)
 
 
 def join(coordinator: str, count: int | None, index: int | None) -> None:
     """Waits for all processes of the run; from then on the death of one ends the others."""
     if os.environ.get("JAX_PLATFORMS", "") == "cpu":
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    if index == 0:
-        _check_port(coordinator)
     # Its handler of SIGTERM comes with `shutdown.hold`: before there is something to save a signal exits at once.
     jax.config.update("jax_enable_preemption_service", False)
     heartbeat.exit_when_peers_die()
@@ -118,43 +108,22 @@ def join(coordinator: str, count: int | None, index: int | None) -> None:
         )
     except ValueError as error:
         raise UserError("LONGHAUL_COORDINATOR=auto: JAX finds no cluster here. Give host:port of process 0.") from error
-    redirect_c_stdout()  # Gloo prints there, before the JSON that a program reads
+    # Gloo prints there, before the JSON that a program reads.
+    redirect_c_stdout()
+    # JAX has installed handlers of its own.
     shutdown.install_handlers()
     shutdown.peers = True
     shutdown.hosts_service = distributed.global_state.process_id == 0
-
-
-def _check_port(coordinator: str) -> None:
-    """Raises UserError unless process 0 can listen at the coordinator's port."""
-    port = int(coordinator.rpartition(":")[2])
-    # JAX listens on [::], which covers IPv4 where the system has dual stack.
-    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-    try:
-        socket.create_server(("", port), family=family, dualstack_ipv6=family == socket.AF_INET6).close()
-    except OSError as error:
-        message = f"LONGHAUL_COORDINATOR={coordinator}: port {port} cannot be opened ({error.strerror})"
-        raise UserError(f"{message}. Choose another.") from error
-
-
-def _check_devices() -> None:
-    """Raises UserError, in all processes, unless all have as many devices: meshes are built on that."""
-    counts = Counter(device.process_index for device in jax.devices())
-    for index, count in sorted(counts.items()):
-        if count != counts[0]:
-            raise UserError(f"process 0 has {counts[0]} devices and process {index} has {count}. Give all as many.")
 
 
 def keep_freed_memory() -> bool:
     """Makes glibc keep freed memory if steps run on a CPU; returns whether it does. Call it before a device is used.
 
     glibc returns a step's large buffers to the kernel, which clears every page that it hands out again: a third of a
-    small run's processor time. LONGHAUL_KEEP_MEMORY=0 turns this off. Errors: UserError for a value other than 0 and 1.
+    small run's processor time. LONGHAUL_KEEP_MEMORY=0 turns this off.
     """
-    wanted = os.environ.get("LONGHAUL_KEEP_MEMORY", "1")
-    if wanted not in ("0", "1"):
-        raise UserError(f"LONGHAUL_KEEP_MEMORY={wanted}: neither 0 nor 1. Set it to one of them, or unset it.")
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if wanted == "0" or not hasattr(libc, "gnu_get_libc_version"):
+    if os.environ.get("LONGHAUL_KEEP_MEMORY") == "0" or not hasattr(libc, "gnu_get_libc_version"):
         return False
     # Only the main thread's arena keeps pieces larger than a heap, so the main thread runs the steps. On a CPU a queued
     # step waits for the same cores anyway.

@@ -15,7 +15,8 @@ from pretrain.distributed.shutdown import shutdown
 from pretrain.errors import UserError
 from pretrain.workdir import Workdir
 
-VISIBLE = 5.0  # seconds within which a network file system shows a new file to other hosts
+# Seconds within which a network file system shows a new file to other hosts.
+VISIBLE = 5.0
 
 
 @contextlib.contextmanager
@@ -25,27 +26,21 @@ def hold_workdir(workdir: str, command: str, report: Callable[[str], None], *, q
     `queue` waits for a process that runs the same command. Errors: UserError, if another process holds the folder.
     """
     here = Workdir(workdir)
-    made = not here.path.exists()
-    try:
-        io.make_folder(here.path)
-    except OSError as error:
-        raise UserError(f"--workdir={workdir}: cannot be created ({error.strerror}). Choose another.") from error
-    holder = json.loads(_read_holder(here) or "{}")
-    wait = queue and holder.get("command") == command
+    wait = queue and _read_holder(here).get("command") == command
     # In a store only silence shows that a holder is dead, so a refusal there takes as long.
     timeout = -1 if wait else 1.5 * io.STALE if here.remote else 0
     with contextlib.ExitStack() as stack:
         try:
+            io.make_folder(here.path)
             stack.enter_context(io.lock(here.lock, lambda: report(f"waiting for {_describe(here)}"), timeout))
         except filelock.Timeout:
             raise UserError(f"--workdir={workdir}: in use by {_describe(here)}. Stop it, or choose another.") from None
         except OSError as error:
             raise UserError(f"--workdir={workdir}: cannot be written ({error.strerror}). Choose another.") from error
-        if made:
-            stack.callback(_remove_if_empty, here)
         note = {"command": command, "host": socket.gethostname(), "process": os.getpid()}
         io.write_json(_note(here), note | {"since": time.strftime("%Y-%m-%d %H:%M:%S")})
         stack.callback(_note(here).unlink, missing_ok=True)
+        # A signal ends the process without leaving the block.
         with shutdown.cleanup(stack.close):
             yield
 
@@ -56,34 +51,27 @@ def check_shared(workdir: str) -> None:
     expected = allgather_json(_read_holder(here))[0]
     while _read_holder(here) != expected and time.monotonic() < until:
         time.sleep(0.2)
-    for index, same in enumerate(allgather_json(_read_holder(here) == expected)):
-        if not same:
-            raise UserError(
-                f"--workdir={workdir}: process {index} sees another folder. Give all processes a shared one."
-            )
+    seen = allgather_json(_read_holder(here) == expected)
+    if not all(seen):
+        index = seen.index(False)
+        raise UserError(f"--workdir={workdir}: process {index} sees another folder. Give all processes a shared one.")
 
 
 def _note(here: Workdir):
     return here.path / "lock.json"
 
 
-def _read_holder(here: Workdir) -> str | None:
+def _read_holder(here: Workdir) -> dict:
+    """The note of the process that holds the folder; empty if there is none."""
     try:
-        return _note(here).read_bytes().decode()
-    except OSError:
-        return None
+        return json.loads(_note(here).read_bytes())
+    except (OSError, ValueError):
+        return {}
 
 
 def _describe(here: Workdir) -> str:
     """The holder's command, host and process, as far as its note is there."""
-    holder = json.loads(_read_holder(here) or "{}")
+    holder = _read_holder(here)
     if not holder:
         return "another process"
     return f"`pretrain {holder['command']}` on {holder['host']}, process {holder['process']}, since {holder['since']}"
-
-
-def _remove_if_empty(here: Workdir) -> None:
-    """Removes a folder that a refused command has created."""
-    if not here.remote and [path.name for path in here.path.iterdir()] == [here.lock.name]:
-        here.lock.unlink()
-        here.path.rmdir()

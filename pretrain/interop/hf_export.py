@@ -63,7 +63,7 @@ def export_folder(
     families.check_padding(family, tokenizer.special)
     check_new(Path(target))
     checkpoints = Checkpoints(workdir)
-    averaged = CheckpointAverage(checkpoints, config.checkpoint, average, report)
+    averaged = CheckpointAverage(checkpoints, average, report)
     weights = families.weight_map(family, section)
     shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in families.leaves(section).items()}
     architecture = family.architecture(config.model)

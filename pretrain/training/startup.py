@@ -57,12 +57,11 @@ class OtherRuns:
         """Raise UserError where a checkpoint does not fit the model."""
         shapes = spec.checkpoint_shapes(config.train.batch_size).params
         if self.weights:
-            self.weights.check(shapes, config.model)
+            self.weights.check(shapes)
         if self.teacher:
-            self.teacher.weights.check(spec.frozen_shapes(), self.teacher.weights.model)
+            self.teacher.weights.check(spec.frozen_shapes())
             if begins and config.distill.layers:
                 teacher_sets(config.distill.layers, spec.model, spec.objective.teacher)
-                self.teacher.weights.check_positions(shapes, config.model)
 
     @property
     def with_tokenizer(self) -> list[Weights]:

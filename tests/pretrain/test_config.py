@@ -79,7 +79,6 @@ def test_placeholder_takes_an_override(recipe):
         ("config.train.steps = 'many'", "line 6"),
         ("config.model.kind = 'recurent'", "config.model.kind"),
         ("config.model.kind = 'recurrent'", "config.model."),
-        ("return {'a': 3}", "get_config"),
         ("1 / 0", "line 6: ZeroDivisionError"),
     ],
 )

@@ -8,7 +8,6 @@ from runs import leaves, train_here
 
 from configs.common import MODELS
 from pretrain.checkpoints import init_from
-from pretrain.errors import UserError
 
 # With a learning rate of 0 the first checkpoint holds the initial parameters.
 STILL = {"train__steps": 1, "schedule__peak": 0.0, "schedule__warmup": 0, "evaluate__every": 0, "train__batch_size": 8}
@@ -83,19 +82,6 @@ def test_changes_meaning_of_every_field():
     assert fields == {*expected.split(), "project_always", "head", "head_transform", "zero_padding"}
 
 
-def test_position_offset_is_refused(whole):
-    width, context = 16, 32
-    there = {"width": width, "context": context, "position_offset": 0, "activation": "gelu"}
-    here = there | {"context": context - 2, "position_offset": 2}
-    norm = {"final_norm": {"scale": np.zeros(width)}}
-    stored = params(whole, 24)["['params']['positions']"]
-    other = init_from.Weights("x", whole / "checkpoints" / "24", whole / "tokenizer", there)
-    other.check(norm | {"positions": stored}, there | {"activation": "relu"})
-    with pytest.raises(UserError, match="position_offset"):
-        other.check(norm | {"positions": stored}, here)
-    other.check(norm, here)
-
-
 def test_resume_without_the_other_run(copy, start, text, tmp_path, capsys):
     other = copy(24)
     assert start(str(other))[0] == 0
@@ -112,7 +98,6 @@ def test_resume_without_the_other_run(copy, start, text, tmp_path, capsys):
         ("{whole}", {"tokenizer__sentinels": 2, "model__vocab_size": 259}),
         ("{whole}@13", {}),
         ("{whole}x", {}),
-        ("{new}", {}),
     ],
 )
 def test_start_from_mistakes(whole, start, tmp_path, name, options):

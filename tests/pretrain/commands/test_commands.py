@@ -2,9 +2,6 @@
 
 import gzip
 import json
-import os
-import re
-import shutil
 
 import pytest
 from runs import train_here
@@ -57,36 +54,14 @@ def test_any_text_is_scored_and_leaves_nothing_in_the_work_folder(pretrain, whol
     assert given["gzip_bits_per_byte"] == split["gzip_bits_per_byte"]
 
 
-def test_a_run_whose_text_is_gone_scores_any_text(pretrain, whole, tmp_path):
-    moved = tmp_path / "moved"
-    shutil.copytree(whole, moved)
-    shutil.rmtree(moved / "data")
-    (row,) = pretrain("evaluate", f"--workdir={moved}", f"--data=text:{__file__}")
-    assert row["tokens"] == 1 + os.path.getsize(__file__)
-
-
-def test_any_number_of_devices_restores_the_same(pretrain, run_pretrain, whole):
-    (eight,) = pretrain("evaluate", f"--workdir={whole}")
-    alone = run_pretrain("evaluate", f"--workdir={whole}", "--format=json", devices=1)
-    assert alone.rc == 0, alone.stderr
-    one = json.loads(alone.stdout)
-    assert one["tokens"] == eight["tokens"]
-    assert one["loss"] == pytest.approx(eight["loss"], rel=1e-6)
-
-
-def test_sliding_windows_score_every_token_once(pretrain, whole):
-    (disjoint,) = pretrain("evaluate", f"--workdir={whole}")
-    (sliding,) = pretrain("evaluate", f"--workdir={whole}", "--stride=16")
-    assert sliding["tokens"] == disjoint["tokens"]
-    assert sliding["loss"] != disjoint["loss"]
-
-
-def test_keys_of_evaluation_can_be_changed(pretrain, whole):
-    changed = pretrain("evaluate", f"--workdir={whole}", "--config.evaluate.length=32", "--config.evaluate.stride=8")
+def test_stride_scores_every_token_once(pretrain, whole):
+    disjoint, best = (pretrain("evaluate", f"--workdir={whole}", f"--step={step}")[0] for step in ("latest", "best"))
+    assert best["loss"] <= disjoint["loss"]
+    by_keys = pretrain("evaluate", f"--workdir={whole}", "--config.evaluate.length=32", "--config.evaluate.stride=8")
     # A flag's stride counts, not the config's, which these windows would be too short for.
-    flags = "--length=32", "--stride=8", "--config.evaluate.stride=48"
-    (by_flags,) = pretrain("evaluate", f"--workdir={whole}", *flags)
-    assert changed[0]["loss"] == by_flags["loss"]
+    by_flags = pretrain("evaluate", f"--workdir={whole}", "--length=32", "--stride=8", "--config.evaluate.stride=48")
+    assert by_keys[0]["loss"] == by_flags[0]["loss"] != disjoint["loss"]
+    assert by_keys[0]["tokens"] == disjoint["tokens"]
 
 
 def test_a_model_that_reads_longer_rows_when_it_scores(pretrain, text, tmp_path, signals, capsys):
@@ -98,17 +73,9 @@ def test_a_model_that_reads_longer_rows_when_it_scores(pretrain, text, tmp_path,
     assert main(["evaluate", f"--workdir={tmp_path}", "--length=129"]) == 2
 
 
-def test_steps_can_be_chosen(pretrain, whole):
-    losses = {step: pretrain("evaluate", f"--workdir={whole}", f"--step={step}")[0] for step in ("8", "best", "latest")}
-    assert losses["8"]["step"] == 8
-    assert losses["best"]["loss"] <= losses["8"]["loss"]
-    assert losses["latest"]["step"] == 24
-
-
 def test_generate_with_and_without_the_cache(pretrain, whole):
     common = ["generate", f"--workdir={whole}", "--prompt=def f(", "--prompt=x", "--max_tokens=12", "--temperature=0"]
-    cached, again, uncached = pretrain(*common), pretrain(*common), pretrain(*common, "--nocached")
-    assert cached == again
+    cached, uncached = pretrain(*common), pretrain(*common, "--nocached")
     assert [r["text"] for r in cached] == [r["text"] for r in uncached]
     for a, b in zip(cached, uncached, strict=True):
         assert a["log_probability"] == pytest.approx(b["log_probability"], abs=1e-4)
@@ -122,27 +89,11 @@ def test_beams_find_a_likelier_continuation_than_greed(pretrain, whole):
     assert beam["log_probability"] >= greedy["log_probability"] - 1e-5
 
 
-def test_sampling_depends_on_the_seed_alone(pretrain, whole):
-    def sample(seed):
-        return pretrain("generate", f"--workdir={whole}", "--max_tokens=20", f"--seed={seed}")[0]["text"]
-
-    assert sample(1) == sample(1)
-    assert sample(1) != sample(2)
-
-
 def test_prepare_says_what_is_there(pretrain, text, tmp_path):
     keys = ["--config.tokenizer.kind=bytes", f"--config.data.train=text:{text}/*.py", "--config.model.vocab_size=257"]
     rows = pretrain("prepare", "--config=configs/quickstart.py:tiny", f"--workdir={tmp_path}", *keys)
     assert {row["split"] for row in rows} == {"train", "validation"}
     assert all(row["tokens"] > row["bytes"] > 0 for row in rows)
-
-
-def test_describe_knows_the_config_of_a_run(pretrain, whole):
-    by_recipe = pretrain("describe", "--config=configs/quickstart.py:tiny")
-    (run,) = pretrain("describe", f"--workdir={whole}")
-    assert by_recipe != [run] and run["bytes"]["parameters"] == 4 * run["parameters"]
-    (longer,) = pretrain("describe", f"--workdir={whole}", "--config.train.batch_size=16")
-    assert longer["tokens_per_step"] == 2 * run["tokens_per_step"]
 
 
 def test_goodput_of_a_run(pretrain, whole, capsys):
@@ -156,15 +107,7 @@ def test_goodput_of_a_run(pretrain, whole, capsys):
     assert "24 updates, in 0:0" in capsys.readouterr().out
 
 
-def test_help_of_every_command(capsys):
-    assert main(["--help"]) == 0
-    overview = capsys.readouterr().out
-    for name in ("train", "evaluate", "generate", "describe", "goodput", "prepare"):
-        assert name in overview
-        assert main([name, "--help"]) == 0
-        assert "--" in capsys.readouterr().out
-
-
-def test_versions(capsys):
-    assert main(["--version"]) == 0
-    assert re.fullmatch(r"longhaul [\d.]+, jax [\d.]+\n", capsys.readouterr().out)
+def test_help_and_version(capsys):
+    for words, expected in ((["--help"], "goodput"), (["train", "--help"], "--fresh"), (["--version"], "longhaul ")):
+        assert main(words) == 0
+        assert expected in capsys.readouterr().out

@@ -61,12 +61,6 @@ def test_lock_queue(tmp_path):
     assert order == ["first", "second"] and len(reports) == 1
 
 
-def test_lock_leaves_no_empty_folder(tmp_path):
-    with pytest.raises(KeyError), hold_workdir(str(tmp_path / "run"), "train", print):
-        raise KeyError
-    assert not (tmp_path / "run").exists()
-
-
 def test_lock_unwritable_folder(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="--workdir"), hold_workdir(str(tmp_path / "file" / "run"), "train", print):

@@ -1,7 +1,5 @@
 """Several real processes over loopback train as one does, stop together, and end when one of them dies."""
 
-import os
-import re
 import shutil
 import signal
 import subprocess
@@ -14,8 +12,7 @@ from runs import ROOT, assert_same_leaves, command, ends, environment, launched,
 
 from pretrain.checkpoints.restore import Checkpoints
 from pretrain.distributed.heartbeat import TIMEOUT
-from pretrain.distributed.lock import hold_workdir
-from pretrain.distributed.shutdown import FAILED, FAULT, MISTAKE, PREEMPTED
+from pretrain.distributed.shutdown import FAILED, FAULT, PREEMPTED
 
 PROGRAM = """if True:
     import os, time
@@ -59,28 +56,28 @@ def wait_for_step(process, step=5):
             break
 
 
-def test_consensus_values():
+def test_consensus():
     work = """
+        def fail(error):
+            if INDEX:
+                raise error
+
+        def message(function, *arguments):
+            try:
+                function(*arguments)
+            except UserError as error:
+                return str(error)
+
         assert consensus.allgather_json({'index': INDEX}) == [{'index': 0}, {'index': 1}]
         assert consensus.on_host0(lambda: INDEX) == 0
-        consensus.assert_equal_on_hosts({'same': 1}, 'Fix it.')
-        consensus.assert_equal_on_hosts({'other': INDEX}, 'Fix it.')"""
-    for code, _, err in ends(working(work)):
-        assert code == MISTAKE and "other is 0 in process 0 and 1 in process 1" in err
-
-
-@pytest.mark.parametrize(
-    ("error", "codes"), [("UserError('no such file')", (MISTAKE, MISTAKE)), ("OSError('broken')", (FAULT, FAILED))]
-)
-def test_consensus_errors_reach_all(error, codes):
-    work = f"""
-        def fail():
-            if INDEX:
-                raise {error}
-        consensus.on_all_hosts(fail)"""
+        assert message(consensus.assert_equal_on_hosts, {'same': 1}, 'Fix it.') is None
+        difference = message(consensus.assert_equal_on_hosts, {'other': INDEX}, 'Fix it.')
+        assert 'other is 0 in process 0 and 1 in process 1' in difference
+        assert message(consensus.on_all_hosts, lambda: fail(UserError('no such file'))) == 'no such file'
+        consensus.on_all_hosts(lambda: fail(OSError('broken')))"""
     results = ends(working(work))
-    assert tuple(code for code, _, _ in results) == codes
-    assert all(re.search("no such file|broken", err) for _, _, err in results)
+    assert [code for code, _, _ in results] == [FAULT, FAILED], results
+    assert all("broken" in err for _, _, err in results)
 
 
 def test_signal_to_one_process_stops_all_at_the_same_turn():
@@ -105,17 +102,14 @@ def test_signal_to_one_process_stops_all_at_the_same_turn():
     assert out == says and "stopped" in out
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_killed_process_ends_the_other(victim):
-    """Within JAX's heartbeats if it was idle; at once if process 0, which hosts the service, is gone."""
+def test_killed_process_ends_the_other():
+    """At once, since process 0 hosts the coordination service; the loss of another waits for JAX's heartbeats."""
     processes = working("print('ready', flush=True); time.sleep(120)")
     for process in processes:
         while "ready" not in process.stdout.readline():
             pass
-    processes[victim].kill()
-    began = time.monotonic()
-    assert ends(processes)[1 - victim][0] == FAULT
-    assert time.monotonic() - began < TIMEOUT + 20
+    processes[0].kill()
+    assert ends(processes)[1][0] == FAULT
 
 
 @pytest.mark.slow
@@ -190,22 +184,3 @@ def test_all_processes_use_the_same_older_checkpoint(copy, tmp_path, text):
     assert done.returncode == 0, done.stdout
     assert "restored checkpoint 4" in done.stdout
     assert (workdir / "checkpoints" / "broken" / "8").is_dir()
-
-
-@pytest.mark.slow
-def test_refused_lock_stops_all_processes(tmp_path, text):
-    workdir = tmp_path / "run"
-    with hold_workdir(str(workdir), "prepare", print):
-        done = finish(launch(workdir, text))
-    assert done.returncode == 2, done.stdout + done.stderr
-    logs = [(tmp_path / "run-logs" / f"process-{index}.log").read_text() for index in (0, 1)]
-    assert all(f"process {os.getpid()}," in log for log in logs)
-
-
-@pytest.mark.slow
-def test_generation_is_printed_once(whole, tmp_path):
-    program = ["generate", f"--workdir={whole}", "--prompt=import", "--max_tokens=4", "--format=json"]
-    done = finish(launched(tmp_path, *program))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert '"prompt": "import"' in (tmp_path / "process-0.log").read_text()
-    assert "import" not in (tmp_path / "process-1.log").read_text()
