@@ -48,6 +48,10 @@ class _LazyHandler(ocp.type_handlers.NumpyHandler):
     """Writes lazy arrays one after the other, so that one of them, or a layer of it, is in memory at a time."""
 
     async def serialize(self, values, infos, args=None):
+        # In a thread that first waits until Orbax has made the folder.
+        return [ocp.future.CommitFutureAwaitingContractedSignals(self._write(values, infos, args), name="lazy arrays")]
+
+    async def _write(self, values, infos, args):
         for value, info, arg in zip(values, infos, args, strict=True):
             await info.await_path_creation()
             shape, kwargs = value.shape, {"create": True, "open": True, "context": info.ts_context}
@@ -60,7 +64,6 @@ class _LazyHandler(ocp.type_handlers.NumpyHandler):
                 # TensorStore writes without a copy, which needs the bytes in order.
                 layer = np.ascontiguousarray(value.layer(number), value.dtype)
                 await store[number].write(layer, can_reference_source_data_indefinitely=True)
-        return []  # nothing is left to wait for
 
 
 def write(workdir: Workdir, params: Mapping[str, LazyArray], tokenizer: str, step: int = STEP, **notes: str) -> None:

@@ -38,8 +38,9 @@ def test_extending_trains_and_evaluates(tree, text):
     small = {"data.train": f"text:{text}/*.py", "tokenizer.kind": "bytes", "model.vocab_size": 257, "train.steps": 4}
     small |= {"schedule.warmup": 0, "evaluate.batches": 2, "log.every": 1, "log.tensorboard": "false"}
     flags = [f"--config.{key}={value}" for key, value in small.items()]
-    run(tree, "-m", "pretrain", "train", "--config=second_half.py", "--workdir=runs/x", *flags)
-    output = run(tree, "-m", "pretrain", "evaluate", "--workdir=runs/x", "--batches=2", "--format=json")
+    train = ["train", "--config=second_half.py", "--workdir=runs/x", *flags]
+    evaluate = ["evaluate", "--workdir=runs/x", "--batches=2", "--format=json"]
+    output = run(tree, "-c", f"from pretrain.cli import main\nassert main({train}) == main({evaluate}) == 0")
     config = json.loads((tree / "runs" / "x" / "config.json").read_text())
     rows = 2 * config["evaluate"]["batch_size"]
     assert json.loads(output)["tokens"] == rows * config["data"]["length"] // 2

@@ -29,29 +29,17 @@ def _form(output: str) -> str:
     return re.sub(r"\d", "0", output.split()[0])
 
 
-def trained(place, text, *flags):
-    """The run of the page, on text that takes seconds less to read."""
-    flags += f"--config.data.train=text:{text}/*.py", "--config.log.tensorboard=false"
-    workdir = place / "runs" / "quickstart-tiny"
-    assert main(["train", "--config=configs/quickstart.py:tiny", f"--workdir={workdir}", *flags]) == 0
-    return workdir
-
-
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory, text):
-    """A few updates of the same run."""
-    flags = "--config.train.steps=6", "--config.checkpoint.every=2", "--config.evaluate.every=3"
-    return trained(tmp_path_factory.mktemp("notebook"), text, *flags)
-
-
-@pytest.fixture(scope="module")
-def run(tiny):
-    return pretrain.open(tiny)
+def run(whole):
+    return pretrain.open(whole)
 
 
 @pytest.mark.slow
 def test_the_page_prints_what_is_there(tmp_path, text, monkeypatch):
-    trained(tmp_path, text)
+    # The run of the page, on text that takes seconds less to read.
+    flags = [f"--config.data.train=text:{text}/*.py", "--config.log.tensorboard=false"]
+    flags.append(f"--workdir={tmp_path}/runs/quickstart-tiny")
+    assert main(["train", "--config=configs/quickstart.py:tiny", *flags]) == 0
     monkeypatch.chdir(tmp_path)
     test = doctest.DocTestParser().get_doctest(PAGE.read_text().replace("```\n", "\n"), {}, "python.md", None, 0)
     assert len(test.examples) > 8
@@ -65,10 +53,10 @@ def test_the_page_prints_what_is_there(tmp_path, text, monkeypatch):
 
 def test_logits_are_those_of_the_module_for_any_number_of_rows(run):
     table = run.variables["params"]["tokens"]
-    assert table.shape == (512, 64) and table.addressable_shards[0].data.size == table.size // 8
-    tokens = np.random.default_rng(0).integers(0, 512, (3, 11))
+    assert table.shape == (257, 16) and table.addressable_shards[0].data.size == table.size // 8
+    tokens = np.random.default_rng(0).integers(0, 257, (3, 11))
     logits = run.logits(tokens)
-    assert logits.shape == (3, 11, 512)
+    assert logits.shape == (3, 11, 257)
     alone = {"params": run.local_params}
     hidden = run.model.apply(alone, tokens=tokens).hidden
     expected = run.model.apply(alone, hidden, method="logits")
@@ -77,21 +65,21 @@ def test_logits_are_those_of_the_module_for_any_number_of_rows(run):
     np.testing.assert_allclose(run.logits(tokens[1]), logits[1], **close)
 
 
-def test_greedy_text_is_what_the_logits_say(run, tiny, capsys, signals):
+def test_greedy_text_is_what_the_logits_say(run, whole, capsys, signals):
     ids = run.prompts(["import os"]).begun[0]
     for _ in range(4):
         ids = np.append(ids, int(run.logits(ids)[-1].argmax()))
     written = run.generate("import os", max_tokens=4, temperature=0)
     assert written == run.tokenizer.decode(ids)
     capsys.readouterr()
-    assert main(["generate", f"--workdir={tiny}", "--prompt=import os", "--max_tokens=4", "--temperature=0"]) == 0
+    assert main(["generate", f"--workdir={whole}", "--prompt=import os", "--max_tokens=4", "--temperature=0"]) == 0
     assert capsys.readouterr().out.removesuffix("\n") == written
 
 
 @pytest.mark.parametrize("step", ["best", "4"])
-def test_other_checkpoints(tiny, run, step):
-    other = pretrain.open(tiny, step=step, devices=jax.devices()[:1])
-    assert other.step in ((3, 6) if step == "best" else (4,))
+def test_other_checkpoints(whole, run, step):
+    other = pretrain.open(whole, step=step, devices=jax.devices()[:1])
+    assert other.step in ((8, 16, 24) if step == "best" else (4,))
     assert other.variables["params"]["tokens"].sharding.device_set == {jax.devices()[0]}
     same = np.array_equal(other.variables["params"]["tokens"], run.variables["params"]["tokens"])
     assert same == (other.step == run.step)

@@ -55,6 +55,7 @@ def run(tmp_path_factory, pairs):
     return workdir
 
 
+@pytest.mark.slow
 def test_from_training_to_a_measure_of_the_corpus(run, pairs, capsys):
     (row,) = map(json.loads, (run / "metrics/validation.jsonl").read_text().splitlines())
     assert {"bleu", "exact_match", "loss", "objective", "accuracy"} <= row.keys()
@@ -67,6 +68,7 @@ def test_from_training_to_a_measure_of_the_corpus(run, pairs, capsys):
         assert task["written_length"] <= 20
 
 
+@pytest.mark.slow
 def test_a_text_is_written(run, capsys):
     options = ["--beams=3", "--beyond=2", "--normalisation=length", "--stopping=full", "--average=2"]
     assert main(["generate", f"--workdir={run}", "--format=json", "--prompt=one cat", *options]) == 0
