@@ -53,7 +53,7 @@ def compare_prepare(kind: str, path: Path, spec: str, unit: str, rounds: int, si
             total += span.size
     texts = ["".join(document.chunks) for span in spans for document in source.documents(span)]
     with tempfile.TemporaryDirectory() as folder:
-        job = writer.Job(source, tuple(spans), 0, path, tokenizer.fingerprint, Path(folder), 0.05, "")
+        job = writer.Job(source, tuple(spans), 0, path, Path(folder), writer.describe(source, tokenizer, 0.05, ""))
         tokens = sum(writer.encode(job)["splits"][split][1] for split in SPLITS)
         runs = {"ours": lambda: writer.encode(job), "alone": lambda: [tokenizer.encode(text) for text in texts]}
         times = report.interleave(runs, rounds, clock=time.process_time)

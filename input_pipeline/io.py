@@ -119,22 +119,19 @@ def _store_info(entry: dict) -> FileInfo:
 def files_below(folder: Path | epath.Path) -> list[Path | epath.Path]:
     """All files below a folder, sorted by name."""
     if is_remote(folder):
-        scheme = str(folder).partition("://")[0]
-        return [open_path(f"{scheme}://{name}") for name in sorted(filesystem(folder).find(str(folder)))]
+        store = filesystem(folder)
+        return [open_path(store.unstrip_protocol(name)) for name in sorted(store.find(str(folder)))]
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def glob_store(pattern: str) -> dict[str, FileInfo]:
     """Files of a store that match a glob, which may contain `**`, sorted by name; from one listing."""
     path = open_path(pattern)  # epath's own glob does not know `**`
-    with _as_os_error(path):
-        try:
-            entries = filesystem(path).glob(pattern, detail=True)
-        except FileNotFoundError:  # gcsfs, for a missing bucket
-            return {}
-    scheme = pattern.partition("://")[0]
-    files = sorted(name for name, entry in entries.items() if entry["type"] == "file")
-    return {f"{scheme}://{name}": _store_info(entries[name]) for name in files}
+    store = filesystem(path)
+    with _as_os_error(path), contextlib.suppress(FileNotFoundError):  # gcsfs raises that for a missing bucket
+        entries = sorted(store.glob(pattern, detail=True).items())
+        return {store.unstrip_protocol(name): _store_info(entry) for name, entry in entries if entry["type"] == "file"}
+    return {}
 
 
 @contextlib.contextmanager

@@ -154,7 +154,7 @@ class Corpus:
         self._originals = functools.cache(_originals)
         for name, stream in self._streams.items():
             if not stream.bare_tokens:
-                raise DataError(validate.explain_empty(name, data, self._streams))
+                raise DataError(f"data.{name}: no token is left (data.holdout={data['holdout']}). Give it more text.")
         if self._objective.needs_token_counts:
             # Counts of the training text, also in evaluation; of other text if the run's own is not there.
             counted = self._streams.get("train") or next(iter(self._streams.values()))

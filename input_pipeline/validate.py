@@ -19,7 +19,6 @@ from input_pipeline.sources import parser
 from input_pipeline.sources.base import Source
 from input_pipeline.splits import SPLITS, check_overlap, holdout_share
 from input_pipeline.token_store.store import MANIFEST
-from input_pipeline.token_store.stream import Stream
 from input_pipeline.tokenizers import settings as tokenizer_settings
 from input_pipeline.tokenizers import store as tokenizer_store
 from input_pipeline.tokenizers.base import Tokenizer
@@ -170,14 +169,3 @@ def store_folder(source: Source, share: float, data: Mapping, root: Path) -> Pat
     whole = " ".join(map(str, (source.spec, share, *data["image"], *cut)))
     digest = hashlib.blake2b(whole.encode(errors="surrogatepass"), digest_size=4).hexdigest()
     return store_root(data, root) / f"{name}-{digest}"
-
-
-def explain_empty(name: str, data: Mapping, streams: Mapping[str, Stream]) -> str:
-    """The message for a split without a token of text."""
-    documents = streams[name].counts.documents
-    if documents:
-        return f"data.{name}: the tokenizer makes no token of its {documents:,} documents. Use other text."
-    if holdout_share(data) and name in ("train", "validation"):
-        rest = "train on" if name == "train" else "validate on"
-        return f"data.holdout={data['holdout']}: no document is left to {rest}. Change it or add documents."
-    return f"data.{name}={data.get(name, name)}: no text. Check the source."

@@ -5,6 +5,7 @@ import itertools
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from input_pipeline.io import is_remote
@@ -53,6 +54,7 @@ class File(NamedTuple):
     changed: int  # modification time, ns
 
 
+@dataclass(frozen=True, kw_only=True)
 class Source:
     """Reads documents. Instances are small and are pickled to worker processes.
 
@@ -64,8 +66,9 @@ class Source:
     fields: tuple[str, ...] = ()  # names of the texts of a document; () if each is a single text
     code: str = ""  # control code that its rows begin with
     language: str = ""  # of all its text
-    records = False  # whether it reads records, with text or an image at named fields
-    start, end = 0, None  # bytes of each file that are read
+    records: bool = False  # whether it reads records, with text or an image at named fields
+    start: int = 0  # bytes of each file that are read
+    end: int | None = None
     origin = ""  # version of the interpreter, for sources whose files differ with it
 
     @property
@@ -75,15 +78,12 @@ class Source:
 
     def files(self) -> list[File]:
         """Every file, in a fixed order. Errors: DataError if there is none."""
-        raise NotImplementedError
 
     def spans(self, target: int) -> Iterator[Span]:
         """Everything there is to read, in order, in spans of about `target` bytes where possible."""
-        raise NotImplementedError
 
     def documents(self, span: Span) -> Iterator[Document]:
         """The documents of one span, in order. Errors: DataError for unusable text, with its place."""
-        raise NotImplementedError
 
     def dividing(self, holdout: float) -> "Source":
         """The source as read if the share `holdout` of its documents is held out."""

@@ -26,16 +26,9 @@ READERS = {  # by the options document and line_ends
 class Files(Source):
     """Text, JSON lines or images in the files that match a glob."""
 
-    spec: str
     path: str  # an absolute glob; what exists by its very name is taken literally
     read: Callable[[Span], Iterator[Document]]
     splits: bool  # whether a file can be read in several spans
-    start: int = 0  # bytes of each file that are read
-    end: int | None = None
-    fields: tuple[str, ...] = ()
-    records: bool = False
-    code: str = ""
-    language: str = ""
 
     @classmethod
     def text(cls, spec: str, path: str, options: dict) -> "Files":
@@ -48,17 +41,17 @@ class Files(Source):
                 f"'{spec}': unknown document, line_ends or bytes. Write document=file, line or blank_line, "
                 "line_ends=dropped (of files), bytes=START:END."
             )
-        return cls(spec, absolute(path), read, unit != "file", start, end)
+        return cls(absolute(path), read, unit != "file", spec=spec, start=start, end=end)
 
     @classmethod
     def json(cls, spec: str, path: str, options: dict) -> "Files":
         fields = records.parse_fields(spec, options)
         read = functools.partial(records.json_documents, read=records.reader(options.get("field", "text"), fields))
-        return cls(spec, absolute(path), read, True, fields=fields, records=True)
+        return cls(absolute(path), read, True, spec=spec, fields=fields, records=True)
 
     @classmethod
     def images(cls, spec: str, path: str, options: dict, image: images.Shape) -> "Files":
-        return cls(spec, absolute(path), functools.partial(images.file_documents, shape=image), False)
+        return cls(absolute(path), functools.partial(images.file_documents, shape=image), False, spec=spec)
 
     def paths(self) -> list[str]:
         return list(self._find())

@@ -87,17 +87,14 @@ class Parallel(Source):
     `fields` are in the order in which an objective takes them.
     """
 
-    spec: str
     path: str  # absolute, with PLACEHOLDER
-    fields: tuple[str, ...]
-    records = True
 
     @classmethod
     def make(cls, spec: str, path: str, options: Mapping[str, str]) -> "Parallel":
         fields = parse_fields(spec, options)
         if path.count(PLACEHOLDER) != 1 or not fields:
             raise DataError(f"'{spec}': name a file per field, such as parallel:train.{PLACEHOLDER}.gz?fields=en,de.")
-        return cls(spec, absolute(path), fields)
+        return cls(absolute(path), spec=spec, fields=fields, records=True)
 
     def _names(self) -> list[str]:
         return [self.path.replace(PLACEHOLDER, field) for field in self.fields]

@@ -225,12 +225,11 @@ def _document(path: str, offset: int, data: bytes) -> Document:
 class StandardLibrary(Source):
     """The running interpreter's standard library: one document a .py file, without tests and foreign packages."""
 
-    spec: str
     SKIPPED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
 
     @classmethod
     def make(cls, spec: str, path: str, options: dict) -> "StandardLibrary":
-        return cls(spec)
+        return cls(spec=spec)
 
     @property
     def origin(self) -> str:

@@ -21,22 +21,17 @@ from input_pipeline.sources.records import parse_fields, reader
 class TensorFlowDataset(Source):
     """A prepared TFDS dataset, by name or by folder."""
 
-    spec: str
     name: str
     split: str
     field: str
     data_dir: str | None
     image: tuple[int, ...]  # shape of its images; () for text
-    fields: tuple[str, ...] = ()
-    code: str = ""
-    language: str = ""
-    records = True
 
     @classmethod
     def make(cls, spec: str, path: str, options: dict, image: tuple[int, ...]) -> "TensorFlowDataset":
         field = options.get("field", "image" if image else "text")
-        fields = parse_fields(spec, options)
-        return cls(spec, path, options.get("split", "train"), field, options.get("data_dir"), image, fields)
+        own = path, options.get("split", "train"), field, options.get("data_dir"), image
+        return cls(*own, spec=spec, fields=parse_fields(spec, options), records=True)
 
     @functools.cached_property
     def _builder(self):

@@ -12,8 +12,8 @@ from input_pipeline.io import lock, read_json, remove_partial, writable, write_j
 from input_pipeline.processes import cores, die_with_parent, workers_start
 from input_pipeline.sources.base import File, Source, Span
 from input_pipeline.sources.text import is_compressed
-from input_pipeline.token_store.store import FORMAT, MANIFEST, READ, SPLITS, Store, token_dtype
-from input_pipeline.token_store.writer import Job, encode, record_path, text_digest
+from input_pipeline.token_store.store import MANIFEST, READ, SPLITS, Store
+from input_pipeline.token_store.writer import Job, describe, encode, record_path, text_digest
 from input_pipeline.tokenizers.base import Tokenizer
 
 PART_BYTES = 1 << 20  # least size of a part
@@ -47,8 +47,8 @@ def open_or_build(
             with lock(folder / "lock", lambda: report(f"waiting for another process to tokenise {source.spec}")):
                 store = Store.open(folder)  # that process may have built it
                 if store is None:
-                    settings = {"holdout": holdout, "sentences": sentences}
-                    store = _build(source, tokenizer, saved, folder, settings, report, workers or processes())
+                    settings = describe(source, tokenizer, holdout, sentences)
+                    store = _build(source, saved, folder, settings, report, workers or processes())
     if store.manifest["tokenizer"] != tokenizer.fingerprint:
         raise DataError(f"data.store={folder} was made with another tokenizer. Choose a new folder, or delete it.")
     _check_unchanged(source, store, report)
@@ -57,21 +57,10 @@ def open_or_build(
     return store
 
 
-def _build(source, tokenizer, saved, folder, settings, report, workers: Workers) -> Store:
+def _build(source: Source, saved: Path, folder: Path, settings: dict, report, workers: Workers) -> Store:
     remove_partial(folder)
     files = source.files()
-    plan = {
-        "format": FORMAT,
-        "source": source.spec,
-        "origin": source.origin,
-        "holdout": settings["holdout"],
-        "tokenizer": tokenizer.fingerprint,
-        "dtype": token_dtype(tokenizer.vocab_size).str,
-        "end": tokenizer.end_id is not None,
-        "sentences": settings["sentences"],
-        "fields": list(source.fields),
-        "files": [list(file) for file in files],
-    }
+    plan = settings | {"files": [list(file) for file in files]}
     (folder / MANIFEST).unlink(missing_ok=True)  # of an earlier format
     plan_path = folder / "plan.json"
     before = read_json(plan_path) if plan_path.is_file() else None
@@ -81,10 +70,7 @@ def _build(source, tokenizer, saved, folder, settings, report, workers: Workers)
         for leftover in [path for path in folder.iterdir() if path.name[0].isdigit()] if folder.exists() else []:
             leftover.unlink()
     write_json(plan_path, plan)
-    jobs = [
-        Job(source, spans, number, saved, tokenizer.fingerprint, folder, **settings)
-        for number, spans in enumerate(divide(source, files))
-    ]
+    jobs = [Job(source, spans, number, saved, folder, settings) for number, spans in enumerate(divide(source, files))]
     # A part is complete once its record is there, since that is written last.
     records = {job.number: read_json(record_path(job)) for job in jobs if record_path(job).is_file()}
     _run([job for job in jobs if job.number not in records], records, report, workers)
@@ -98,7 +84,7 @@ def _build(source, tokenizer, saved, folder, settings, report, workers: Workers)
     return Store.open(folder)
 
 
-def divide(source: Source, files: list[File]) -> Iterator[tuple[Span, ...]]:
+def divide(source: Source, files: Sequence[File]) -> Iterator[tuple[Span, ...]]:
     """The spans of a source in parts of similar size; the same for the same files."""
     target = max(PART_BYTES, sum(file.size for file in files) // MAX_PARTS)
     part, size = [], 0

@@ -15,7 +15,7 @@ All counts start at the part's beginning, so that anything is found by index or 
 end. `Stream` (stream.py) reads one split of several stores as a single array.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -50,10 +50,6 @@ class Counts(NamedTuple):
 NOTHING = Counts(0, 0, 0, 0)
 
 
-def token_dtype(vocab_size: int) -> np.dtype:
-    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
-
-
 def part_file(folder: Path, number: int, split: str, kind: str) -> Path:
     """Path of one of a part's files."""
     return folder / f"{number:05d}.{split}.{kind}"
@@ -66,6 +62,11 @@ class Layout(NamedTuple):
     end: bool  # whether an end token precedes each document
     sentences: bool  # whether the ends of sentences are kept
     fields: tuple[str, ...]  # names of the texts of a document; () for a single text
+
+    @classmethod
+    def of(cls, manifest: Mapping) -> "Layout":
+        end, sentences, fields = (manifest[name] for name in ("end", "sentences", "fields"))
+        return cls(np.dtype(manifest["dtype"]), end, bool(sentences), tuple(fields))
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -160,11 +161,8 @@ class Store:
             shard.check_content()
 
     def _all(self) -> Iterator[Shard]:
-        manifest = self.manifest
-        layout = Layout(
-            np.dtype(manifest["dtype"]), manifest["end"], bool(manifest["sentences"]), tuple(manifest["fields"])
-        )
-        for number, part in enumerate(manifest["parts"]):
+        layout = Layout.of(self.manifest)
+        for number, part in enumerate(self.manifest["parts"]):
             for split in SPLITS:
                 yield Shard(
                     folder=self.folder,
@@ -173,6 +171,6 @@ class Store:
                     layout=layout,
                     counts=Counts(*part["splits"][split]),
                     sentences=part["sentences"][split],
-                    digest=part["digest"] + manifest["tokenizer"],
+                    digest=part["digest"] + self.manifest["tokenizer"],
                     checksums=tuple(part["checksums"][split][kind] for kind in layout.files),
                 )

@@ -14,16 +14,7 @@ import numpy as np
 from input_pipeline.io import replace, write_json
 from input_pipeline.sources.base import Document, Source, Span, to_bytes
 from input_pipeline.sources.text import sentences as split_sentences
-from input_pipeline.token_store.store import (
-    DOCUMENTS,
-    FIELDS,
-    SENTENCES,
-    SPLITS,
-    TOKENS,
-    Layout,
-    part_file,
-    token_dtype,
-)
+from input_pipeline.token_store.store import DOCUMENTS, FIELDS, FORMAT, SENTENCES, SPLITS, TOKENS, Layout, part_file
 from input_pipeline.tokenizers import store as tokenizer_store
 from input_pipeline.tokenizers.base import Tokenizer
 
@@ -38,10 +29,23 @@ class Job(NamedTuple):
     spans: tuple[Span, ...]
     number: int
     tokenizer: Path  # its folder
-    fingerprint: str
     folder: Path
-    holdout: float
-    sentences: str  # how documents are cut into sentences (`data.sentences`); empty: not at all
+    settings: dict  # of the store, as `describe` gives them
+
+
+def describe(source: Source, tokenizer: Tokenizer, holdout: float, sentences: str) -> dict:
+    """Settings of a store, as its manifest holds them; `sentences`: how documents are cut (`data.sentences`)."""
+    return {
+        "format": FORMAT,
+        "source": source.spec,
+        "origin": source.origin,
+        "holdout": holdout,
+        "tokenizer": tokenizer.fingerprint,
+        "dtype": "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4",
+        "end": tokenizer.end_id is not None,
+        "sentences": sentences,
+        "fields": list(source.fields),
+    }
 
 
 class Piece(NamedTuple):
@@ -78,20 +82,18 @@ def _no_collection() -> Iterator[None]:
 @_no_collection()
 def encode(job: Job) -> dict:
     """Writes one part's files and returns its record. Errors: DataError for unusable text; OSError."""
-    tokenizer = _tokenizer(job.tokenizer, job.fingerprint)
-    dtype, has_end = token_dtype(tokenizer.vocab_size), tokenizer.end_id is not None
-    layout = Layout(dtype, has_end, bool(job.sentences), job.source.fields)
+    tokenizer, layout = _tokenizer(job.tokenizer, job.settings["tokenizer"]), Layout.of(job.settings)
     digest = hashlib.blake2b(digest_size=16)
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(_open_writer(job, split, layout, tokenizer.end_id)) for split in SPLITS]
-        for pieces in _batches(job.source, job.spans, job.sentences):
+        for pieces in _batches(job.source, job.spans, job.settings["sentences"]):
             data = [to_bytes(piece.text) for piece in pieces]
             digest.update(b"\0".join(data))
             encoded = tokenizer.encode_all([piece.text for piece in pieces])
             for piece, text, ids in zip(pieces, data, encoded, strict=True):
                 # The pieces that continue a document go where its first piece went.
                 if piece.place is not None:
-                    writer = writers[piece.place < job.holdout]
+                    writer = writers[piece.place < job.settings["holdout"]]
                 writer.add(piece, len(text), ids)
     record = {
         "digest": digest.hexdigest(),
