@@ -14,12 +14,18 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass
 class Vocabulary:
-    """The special ids of a tokenizer, and which ids go on with a word."""
+    """The special ids of a tokenizer, and which ids continue a word; text is encoded as its code points."""
 
     vocab_size: int = 1000
-    special: dict = field(default_factory=lambda: {"pad": 0, "unknown": 1, "classifier": 2, "separator": 3, "mask": 4})
+    special: dict = field(
+        default_factory=lambda: {"pad": 0, "unknown": 1, "classifier": 2, "separator": 3, "mask": 4, "end": 5}
+    )
     sentinels: tuple = tuple(range(999, 899, -1))
     continues: np.ndarray | None = None
+    end_id: int | None = 5
+
+    def encode(self, text: str) -> np.ndarray:
+        return np.array([ord(letter) for letter in text], np.int32)
 
 
 @pytest.fixture(scope="session")
@@ -28,8 +34,14 @@ def vocabulary():
 
 
 @pytest.fixture(scope="session")
+def word_vocabulary(pieces):
+    """One that marks words, of the ids of `pieces`."""
+    return Vocabulary(vocab_size=len(pieces[1]), continues=pieces[1])
+
+
+@pytest.fixture(scope="session")
 def pieces():
-    """(ids, which ids go on with a word) of this project's own source: words cut into pieces of three letters."""
+    """(ids, which ids continue a word) of this project's own source: words cut into pieces of three letters."""
     text = "\n".join(path.read_text() for path in sorted((ROOT / "input_pipeline").rglob("*.py")))
     known, ids = {}, []
     for word in re.findall(r"\w+|[^\w\s]", text):

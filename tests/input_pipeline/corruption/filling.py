@@ -20,3 +20,9 @@ def fill_batch(objective, raw, keys=None, length=0, layout="concat"):
     batch = empty(declared(objective, rows, length or raw.ids.shape[1], layout))
     objective.fill(batch, np.arange(rows), raw, np.arange(rows) if keys is None else keys)
     return batch
+
+
+def assert_uniform(counts, ways: int) -> None:
+    """Asserts that counts (a mapping) of `ways` outcomes are alike, within five standard errors."""
+    mean = sum(counts.values()) / ways
+    assert len(counts) == ways and all(abs(count - mean) < 5 * np.sqrt(mean) for count in counts.values())

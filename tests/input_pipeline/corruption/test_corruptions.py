@@ -1,7 +1,5 @@
 """What holds for every objective: rows are functions of their keys, and mistakes name their key."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from filling import build_objective, fill_batch
@@ -24,16 +22,10 @@ CASES = {
 }
 
 
-@pytest.fixture
-def tokenizer(vocabulary, pieces):
-    special = vocabulary.special | {"end": 5}
-    return dataclasses.replace(vocabulary, vocab_size=max(len(pieces[1]), 1000), continues=pieces[1], special=special)
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_fill_rows_are_independent(tokenizer, raw_rows, case):
+def test_fill_rows_are_independent(word_vocabulary, raw_rows, case):
     kind, changes = CASES[case]
-    objective = build_objective(kind, tokenizer, **changes)
+    objective = build_objective(kind, word_vocabulary, **changes)
     raw, keys, some = raw_rows(20, objective.raw_length(64)), np.arange(20) * 31, np.array([3, 17, 8])
     batch = fill_batch(objective, raw, keys, 64)
     for name, rows in fill_batch(objective, raw.map(lambda field: field[some]), keys[some], 64).items():
@@ -56,9 +48,8 @@ MISTAKES = [
 @pytest.mark.parametrize(("kind", "changes", "key"), MISTAKES)
 def test_build_names_the_key_of_a_mistake(vocabulary, kind, changes, key):
     """With a tokenizer that does not mark words."""
-    special = vocabulary.special | {"end": 5}
     with pytest.raises(DataError, match=key):
-        build_objective(kind, dataclasses.replace(vocabulary, special=special), **changes)
+        build_objective(kind, vocabulary, **changes)
 
 
 LENGTHS = [
@@ -78,12 +69,5 @@ def test_check_length_names_the_key_of_a_mistake(changes, remedy):
 
 
 def test_spans_need_sentinels(vocabulary):
-    special = {"pad": 0, "end": 5}
     with pytest.raises(DataError, match=r"tokenizer\.sentinels=100"):
-        build_objective("spans", dataclasses.replace(vocabulary, special=special)).raw_length(2048)
-
-
-@pytest.mark.parametrize("kind", ["masked", "replaced", "permutation"])
-def test_prompts_need_an_objective_that_generates(kind):
-    with pytest.raises(DataError, match=f"objective.kind={kind}"):
-        build_objective(kind, None).prompts(["a text"])
+        build_objective("spans", vocabulary).raw_length(2048)

@@ -42,10 +42,8 @@ def test_masks_statistics_of_the_release(vocabulary):
     length, number, special = 24, 4000, {0, 2, 3, 4}
     ids = np.array([2, *range(20, 28), 3, *range(40, 50), 4, 3, 0, 0], np.int32)  # [CLS] .. [SEP] .. [MASK] [SEP]
     real = 22
-    there = np.arange(length) < real
-    ones = np.ones((number, length), np.int32)
-    places = (np.arange(length) * there).astype(np.int32)
-    raw = Raw(ids * ones, ids * ones, there * ones, places * ones, (there * ones).astype(bool))
+    rows = np.tile(np.append(ids, 0), (number, 1))
+    raw = Raw.one_segment(rows, rows[:, :-1] > 0)
     batch = fill_batch(build_objective("replaced", vocabulary, share=0.3), raw, np.arange(number) * 7, length, "packed")
     read, chosen = batch["tokens"], batch["chosen"]
     draw = np.random.default_rng(0)
@@ -75,7 +73,6 @@ def test_slots_equal_chosen(vocabulary, raw_rows):
 
 
 def test_token_weights_by_scored(vocabulary, raw_rows):
-    raw = raw_rows(9, 32)
-    for scored, of in (("all", lambda batch: batch["segments"] > 0), ("masked", lambda batch: batch["chosen"])):
-        batch = fill_batch(build_objective("replaced", vocabulary, scored=scored), raw, np.arange(9), 32, "packed")
-        np.testing.assert_array_equal(batch["token_weights"] > 0, of(batch))
+    for scored, name in (("all", "segments"), ("masked", "chosen")):
+        batch = fill_batch(build_objective("replaced", vocabulary, scored=scored), raw_rows(9, 32), layout="packed")
+        np.testing.assert_array_equal(batch["token_weights"] > 0, batch[name] > 0)

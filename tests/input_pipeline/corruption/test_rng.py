@@ -1,9 +1,9 @@
 """Random numbers are uniform functions of keys and places, whichever rows are drawn together."""
 
-import itertools
 from collections import Counter
 
 import numpy as np
+from filling import assert_uniform
 
 from input_pipeline.corruption import rng
 
@@ -36,23 +36,16 @@ def test_uniform_neighbours_are_independent():
 
 
 def test_subset_is_uniform():
-    number, sizes = 60_000, {0: 1, 1: 4, 2: 6, 3: 4, 4: 1, 7: 1}
-    among = np.array([[True, False, True, True, True, False]]).repeat(number, 0)
-    for size, ways in sizes.items():
-        chosen = rng.subset(np.arange(number), size, among, np.full(number, size))
+    among = np.array([[True, False, True, True, True, False]]).repeat(60_000, 0)
+    for size, ways in {0: 1, 1: 4, 2: 6, 3: 4, 4: 1, 7: 1}.items():
+        chosen = rng.subset(np.arange(60_000), size, among, np.full(60_000, size))
         assert not (chosen & ~among).any() and (chosen.sum(1) == min(size, 4)).all()
-        counts = Counter(map(bytes, chosen))
-        assert len(counts) == ways
-        for count in counts.values():
-            assert abs(count - number / ways) < 5 * np.sqrt(number / ways)
+        assert_uniform(Counter(map(bytes, chosen)), ways)
 
 
 def test_sort_keys_orders_are_uniform():
-    number = 60_000
-    orders = np.argsort(rng.sort_keys(np.arange(number), 0, np.ones((number, 4), bool)), axis=1)
-    counts = Counter(map(tuple, orders.tolist()))
-    assert set(counts) == set(itertools.permutations(range(4)))
-    assert max(abs(count - number / 24) for count in counts.values()) < 5 * np.sqrt(number / 24)
+    orders = np.argsort(rng.sort_keys(np.arange(60_000), 0, np.ones((60_000, 4), bool)), axis=1)
+    assert_uniform(Counter(map(tuple, orders.tolist())), 24)
 
 
 def test_subset_places_equal_subset():

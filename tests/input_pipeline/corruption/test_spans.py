@@ -1,18 +1,15 @@
 """Span corruption and prefix language modelling (T5): distribution of spans, and text of both sides."""
 
-import dataclasses
-import itertools
 import math
 from collections import Counter
 
 import numpy as np
 import pytest
-from filling import build_objective, fill_batch
+from filling import assert_uniform, build_objective, fill_batch
 
 from input_pipeline.corruption.spans import compose, count_noise, prefix_noise, span_lengths, span_noise
-from input_pipeline.packing.concat import Raw
 
-END, START = 1, 0
+END, START = 5, 0
 # (inputs, mean span): (tokens of text, tokens of targets), with a density of 0.15.
 PUBLISHED = {(64, 3): (70, 14), (128, 3): (141, 29), (512, 3): (568, 114), (2048, 3): (2274, 456)}
 PUBLISHED |= {(512, 1.5): (538, 136), (512, 2): (552, 126), (512, 5): (581, 105), (512, 10): (591, 99)}
@@ -42,56 +39,37 @@ def test_count_noise_literal():
 
 @pytest.mark.parametrize(("total", "parts"), [(5, 1), (6, 3), (7, 4), (4, 4)])
 def test_compose_is_uniform(total, parts):
-    number = 40_000
-    found = compose(np.arange(number), 3, np.full(number, total), np.full(number, parts))
-    counts = Counter(map(tuple, found.tolist()))
-    every = [c for c in itertools.product(range(1, total + 1), repeat=parts) if sum(c) == total]
-    assert set(counts) == set(every) and len(every) == math.comb(total - 1, parts - 1)
-    assert all(abs(count - number / len(every)) < 5 * np.sqrt(number / len(every)) for count in counts.values())
-
-
-def runs(row):
-    """(whether taken out, length) of the runs of a row."""
-    return [(bool(value), len(list(group))) for value, group in itertools.groupby(row)]
+    found = compose(np.arange(40_000), 3, np.full(40_000, total), np.full(40_000, parts))
+    assert (found > 0).all() and (found.sum(1) == total).all()
+    assert_uniform(Counter(map(tuple, found.tolist())), math.comb(total - 1, parts - 1))
 
 
 def test_span_noise_is_uniform():
     """All masks of ten tokens of which four go in two spans: every pair of compositions alike."""
-    number = 60_000
-    rows = span_noise(np.arange(number), np.full(number, 10), 0.4, 2.0, 10)
-    counts = Counter(map(bytes, rows))
-    assert len(counts) == math.comb(5, 1) * math.comb(3, 1)
-    assert all(abs(count - number / 15) < 5 * np.sqrt(number / 15) for count in counts.values())
-    for row in rows[:100]:
-        assert [taken for taken, _ in runs(row)] == [False, True, False, True] and row.sum() == 4
+    rows = span_noise(np.arange(60_000), np.full(60_000, 10), 0.4, 2.0, 10)
+    assert_uniform(Counter(map(bytes, rows)), math.comb(5, 1) * math.comb(3, 1))
+    edges = np.diff(rows[:100].astype(int), axis=1, prepend=0)
+    assert (rows.sum(1) == 4).all() and ((edges > 0).sum(1) == 2).all() and not rows[:, 0].any() and rows[:, 9].all()
 
 
 def test_span_noise_statistics_of_t5_rows():
+    """The length of a span is 1 + k with probability C(83 - k, 26) / C(84, 27); its mean is 85 / 28."""
     rows = span_noise(np.arange(300), np.full(300, 568), 0.15, 3.0, 568)
-    for row in rows:
-        taken = [length for was, length in runs(row) if was]
-        assert len(taken) == 28 and sum(taken) == 85 and not row[0] and row[-1]
-    # The length of a span is 1 + k with probability C(83 - k, 26) / C(84, 27); its mean is 85 / 28.
-    lengths = Counter(length for row in rows for was, length in runs(row) if was)
-    total = 300 * 28
+    edges = np.diff(rows.astype(int), axis=1, prepend=0, append=0)
+    lengths = np.nonzero(edges < 0)[1] - np.nonzero(edges > 0)[1]
+    assert len(lengths) == 300 * 28 and (rows.sum(1) == 85).all()
     for length in range(1, 9):
         expected = math.comb(84 - length, 26) / math.comb(84, 27)
-        assert abs(lengths[length] / total - expected) < 5 * math.sqrt(expected / total)
+        assert abs((lengths == length).mean() - expected) < 5 * math.sqrt(expected / len(lengths))
 
 
 def test_prefix_noise_is_uniform():
-    number = 40_000
-    taken = prefix_noise(np.arange(number), np.full(number, 9), 12)
+    taken = prefix_noise(np.arange(40_000), np.full(40_000, 9), 12)
     assert not taken[:, 9:].any() and not (np.diff(taken[:, :9].astype(int), axis=1) < 0).any()
-    counts = Counter((9 - taken.sum(1)).tolist())
-    assert set(counts) == set(range(1, 9))
-    assert all(abs(count - number / 8) < 5 * np.sqrt(number / 8) for count in counts.values())
+    cuts = Counter((9 - taken.sum(1)).tolist())
+    assert set(cuts) == set(range(1, 9))
+    assert_uniform(cuts, 8)
     assert not prefix_noise(np.arange(3), np.array([1, 0, 1]), 4).any()
-
-
-def objective(vocabulary, **changes):
-    vocabulary = dataclasses.replace(vocabulary, special={"pad": START, "end": END})
-    return build_objective("spans", vocabulary, **changes)
 
 
 def released(ids, taken, sentinels):
@@ -110,26 +88,9 @@ def released(ids, taken, sentinels):
     return shortened(taken), shortened([not was for was in taken])
 
 
-def test_fill_example_of_the_paper(vocabulary, monkeypatch):
-    """The example of the paper's figure 2. Masks that are drawn end with a span, so that none has its last sentinel."""
-    words = ["Thank", "you", "for", "inviting", "me", "to", "your", "party", "last", "week"]
-    ids = {word: 10 + place for place, word in enumerate(words)}
-    taken = np.array([[word in ("for", "inviting", "last") for word in words]])
-    monkeypatch.setattr("input_pipeline.corruption.spans.span_noise", lambda *arguments: taken)
-    text = np.array([list(ids.values())], np.int32)
-    ones = np.ones_like(text)
-    raw = Raw(text, text, ones, ones, ones.astype(bool))
-    batch = fill_batch(objective(vocabulary, density=0.3, mean_span=1.0), raw, np.arange(1), 11)
-    x, y, z = 999, 998, 997
-    assert batch["inputs"][0].tolist() == [10, 11, x, 14, 15, 16, 17, y, 19, END, 0]
-    targets = [x, ids["for"], ids["inviting"], y, ids["last"], z, END]
-    assert batch["targets"][0].tolist() == targets
-    assert batch["tokens"][0].tolist() == [START, *targets[:-1]]
-
-
 @pytest.mark.parametrize("length", [512, 64])
 def test_fill_matches_release(vocabulary, raw_rows, length):
-    task = objective(vocabulary)
+    task = build_objective("spans", vocabulary)
     texts = task.raw_length(length)
     raw, keys = raw_rows(50, texts), np.arange(50) * 977
     batch = fill_batch(task, raw, keys, length)
@@ -148,7 +109,7 @@ def test_fill_matches_release(vocabulary, raw_rows, length):
 
 
 def test_fill_short_rows(vocabulary, raw_rows):
-    task = objective(vocabulary)
+    task = build_objective("spans", vocabulary)
     raw = raw_rows(4, 70).where(np.arange(70) < np.array([0, 1, 25, 70])[:, None])
     batch = fill_batch(task, raw, np.arange(4), 64)
     assert (batch["input_segments"].sum(1)).tolist() == [0, 2, 25 - 4 + 1 + 1, 64]  # 3.75 of 25, in a span
@@ -158,7 +119,7 @@ def test_fill_short_rows(vocabulary, raw_rows):
 
 
 def test_fill_weights_follow_scored(vocabulary, raw_rows):
-    task = objective(vocabulary)
+    task = build_objective("spans", vocabulary)
     raw = raw_rows(2, 70)
     raw.scored[1, :40] = False
     batch = fill_batch(task, raw, np.arange(2), 64)
@@ -169,7 +130,7 @@ def test_fill_weights_follow_scored(vocabulary, raw_rows):
 
 
 def test_fill_prefix(vocabulary, raw_rows):
-    task = objective(vocabulary, noise="prefix")
+    task = build_objective("spans", vocabulary, noise="prefix")
     assert task.raw_length(64) == 63
     raw, keys = raw_rows(200, 63), np.arange(200)
     batch = fill_batch(task, raw, keys, 64)
