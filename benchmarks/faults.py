@@ -56,14 +56,14 @@ LIMIT = 600  # seconds for a start to end, or for a word in its log
 PATCHED = "{patch}\nfrom pretrain.__main__ import run\nrun()"
 # Process 1 sleeps before batch `at`.
 SLEEP = """
-import os, time, pretrain.training.prefetch as prefetch
-own, count = prefetch.Prefetch.__next__, [0]
-def slow_next(self):
-    count[0] += 1
-    if os.environ["LONGHAUL_PROCESS"] == "1" and count[0] == {at}:
-        time.sleep({seconds})
-    return own(self)
-prefetch.Prefetch.__next__ = slow_next
+import os, time, pretrain.training.startup as startup
+own = startup.RunParts.batches
+def slow(self, position):
+    for count, batch in enumerate(own(self, position), 1):
+        if os.environ["LONGHAUL_PROCESS"] == "1" and count == {at}:
+            time.sleep({seconds})
+        yield batch
+startup.RunParts.batches = slow
 """
 # Flips the highest bit of a mantissa in the first large array on the first device of process 1 after update `at`; a
 # lower bit could be rounded away by the next update, before devices are compared.

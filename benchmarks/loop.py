@@ -20,7 +20,6 @@ from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.distributed.init import keep_freed_memory
 from pretrain.metrics.progress import Ledger
 from pretrain.training.loop import Loop
-from pretrain.training.prefetch import Prefetch
 from pretrain.training.startup import build_run
 
 TURNS = 300  # of the loop around a step that does nothing
@@ -33,7 +32,7 @@ def silent(message: str) -> None:
 def compare_data(run, rounds: int, updates: int):
     """Seconds of blocks of updates on real data and on one batch; and the last state."""
     state = run.spec.init(0, run.config.train.batch_size)
-    feed = Prefetch(run, 0, silent)
+    feed = run.batches(0)
     fixed = next(feed)
 
     def block(real: bool):
@@ -53,7 +52,7 @@ class InstantSpec:
     def __init__(self, run):
         self.spec = run.spec
         state = self.spec.init(0, run.config.train.batch_size)
-        self.state, self.metrics = self.spec.train_step(state, next(Prefetch(run, 0, silent)))
+        self.state, self.metrics = self.spec.train_step(state, next(run.batches(0)))
         jax.block_until_ready(self.metrics)
 
     def __getattr__(self, name):

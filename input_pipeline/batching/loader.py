@@ -6,16 +6,10 @@ from typing import Protocol
 import numpy as np
 from absl import flags
 
-from input_pipeline.errors import DataError
 from input_pipeline.processes import die_with_parent, workers_start
 
 ENDLESS = 1 << 62  # number of training batches
 THREADS = 4  # copying a batch takes microseconds a row: threads hide the disk's latency, not work
-KILLED = "Worker process was terminated unexpectedly"  # first words of Grain's error
-
-
-class KilledReaderError(DataError):
-    """A worker process was killed, not a mistake in the data."""
 
 
 class Batches(Protocol):
@@ -57,9 +51,5 @@ def _read_in_processes(reader) -> Iterator[dict]:
             batch = next(reader)
     except StopIteration:
         return
-    except RuntimeError as error:
-        if not str(error).startswith(KILLED):
-            raise
-        raise KilledReaderError("data.workers: a worker process was killed. Lower it if memory is short.") from None
     finally:
         reader.close()

@@ -35,6 +35,7 @@ def _nll(hidden, shared, given, _):
     place, nll = targets, 0.0
     for cluster, of_cluster in enumerate(logits[1:]):
         here = (targets >= start) & (targets < start + of_cluster.shape[-1])
+        # In the first softmax a rare word is its cluster's entry.
         place = jnp.where(here, first + cluster, place)
         nll += jnp.where(here, _surprise(of_cluster, targets - start), 0.0)
         start += of_cluster.shape[-1]

@@ -58,6 +58,7 @@ class Causal(SmoothedObjective):
         nll, tokens = totals["sums"]["loss"], totals["counts"]["loss"]
         return {
             "perplexity": perplexity(terms["loss"]),
+            # Per byte of the text itself, so that tokenizers compare.
             self.bits_metric: nll / math.log(2) / data.bytes if data.bytes else None,
             "tokens": int(tokens),
             "nll": nll,

@@ -45,6 +45,7 @@ def rows_per_chunk(vocab: int) -> int:
 
 def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, accuracy):
     """One chunk: (sums, logits [B, c, V], log Z [B, c], probabilities [B, c, V])."""
+    # Factors in the compute dtype, sums in float32: a softmax in bfloat16 would lose rare words.
     logits = (
         jnp.einsum("btd,vd->btv", hidden, matrix, preferred_element_type=jnp.float32)
         + bias.astype(jnp.float32)[None, None]
@@ -53,6 +54,7 @@ def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, accur
     target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     # Without smoothing and z-loss: what perplexity and bits are made of.
     nll = jnp.sum(weights * (log_z - target))
+    # log p = logit - log Z, so no probabilities are needed; smoothing mixes in the mean of log p over V.
     loss = log_z - (1 - smoothing) * target
     if smoothing:
         loss -= smoothing * logits.mean(-1)
@@ -71,6 +73,7 @@ def softmax(logits):
 
 def _softmax(logits):
     log_z = jax.nn.logsumexp(logits, axis=-1)
+    # Already divided by Z, so the totals are 1.
     return log_z, jnp.exp(logits - log_z[..., None]), jnp.ones_like(log_z)
 
 
@@ -91,6 +94,7 @@ def _cross_entropy(hidden, matrix, bias, targets, weights, draws, z_loss, smooth
             more, logits, *_ = _chunk_loss(hidden, *shared, targets, weights, z_loss, smoothing, accuracy)
             return _add(sums, more), None if keys is None else sample_ids(logits, keys, places)
 
+        # A loop: logits of one chunk are in memory, not those of all tokens.
         sums, ids = jax.lax.scan(body, (jnp.float32(0),) * (2 + accuracy), split_chunks(tokens, chunk))
         return sums, join_chunks(ids, tokens[1].shape[1])
 
@@ -132,6 +136,7 @@ def _cross_entropy_forward(hidden, matrix, bias, targets, weights, draws, z_loss
     keys, places = draws or (None, None)
     sums, (d_hidden, ids) = sharded_sum.summed(run, (hidden, targets, weights, places), keys, (matrix, bias))
     sums, d_matrix, d_bias = sums
+    # Kept for the backward pass: gradients of [B, T, D] and [V, D], instead of logits of [B, T, V].
     residuals = d_hidden, d_matrix.T.astype(matrix.dtype), d_bias.astype(bias.dtype), targets, weights
     return (sums, ids), residuals
 
@@ -211,6 +216,7 @@ def _sum_in_chunks_forward(function, rows, learned, shared, given, known):
                 more = function(learned, shared, part[1], known)
                 return more[0], more
 
+            # Forward and backward of one chunk before the next begins: its intermediates are dropped.
             _, backward, more = jax.vjp(first, part[0], shared, has_aux=True)
             d_learned, d_more = backward(jnp.ones((), jnp.float32))
             return (_add(sums, more), _add(d_shared, d_more)), d_learned

@@ -53,6 +53,7 @@ class Distilled(Objective):
     def terms(self) -> Mapping[str, float]:
         hard = {name: self.weight * weight for name, weight in self.hard.terms.items()}
         cosine = {"cosine": self.cosine} if self.cosine else {}
+        # Of softened logits a gradient has 1 / T from the student and about 1 / T from the teacher: T^2 undoes both.
         return hard | {"kl": self.soft * self.temperature**2} | cosine
 
     def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
@@ -131,6 +132,7 @@ def _divergence_forward(logits, teacher_logits, weights):
     log_z, shares, total = softmax(logits)
     # sum p_t (log p_t - log p_s), with log p = logits - log Z and the shares unnormalised.
     kl = jnp.sum(teacher_shares * (teacher_logits - logits), axis=-1) / teacher_total + log_z - teacher_log_z
+    # d KL / d logits of the student: its probabilities minus the teacher's.
     difference = shares / total[..., None] - teacher_shares / teacher_total[..., None]
     return jnp.sum(weights * kl), weights[..., None] * difference
 

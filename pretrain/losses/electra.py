@@ -81,6 +81,7 @@ class Replaced(Objective):
     def _generate(self, model: BoundModel, batch: Mapping, keys, key):
         """The generator's sums and its samples [B, N]; two slots of one place have the same sample."""
         if not self.generates:
+            # A draw by place, not by slot: slots that repeat a place write the same id.
             places = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)))(keys, batch["slots"])
             return {}, jax.vmap(jax.vmap(lambda one: jax.random.randint(one, (), 0, self.vocab_size)))(places)
         # The generator reads the masked tokens of the batch, before samples replace them.
@@ -147,6 +148,7 @@ def _copy_chunk(learned, shared, given, known):
     def log_drawn(ids):
         return draw + jnp.take_along_axis(log_probs, ids[..., None], axis=-1)[..., 0]
 
+    # Both paths in log space: products of two small probabilities would underflow.
     # The token that is read can come both ways: log(p_copy + p_draw p_softmax).
     of_target, of_token = log_drawn(targets), jnp.logaddexp(copy, log_drawn(tokens))
     log_likelihood = jnp.where(tokens == targets, of_token, of_target)

@@ -101,6 +101,7 @@ def summarize(path: Path) -> dict:
             # Until its first row a start has counted restoring twice: in its clock and in its seconds.
             new.pop("other", None)
             spent[STARTING] += max(-starting, row["time"] - ended - sum(new.values()))
+        # Rows hold totals of a start: differences are what was spent since the row before.
         stretches.append([step, row["update"], new.pop("step", 0.0), new.pop("data", 0.0)])
         for name, value in new.items():
             spent[name] = spent.get(name, 0.0) + value

@@ -65,6 +65,7 @@ class Progress:
     @contextmanager
     def waiting(self, message: str) -> Iterator[None]:
         """Print the message if the block takes longer than `LONG` seconds."""
+        # A thread, because the block holds this one: XLA compiles without returning to Python.
         timer = threading.Timer(LONG, self.note, [message])
         timer.daemon = True
         timer.start()
@@ -104,6 +105,7 @@ class Ledger:
     @contextmanager
     def spend(self, category: str) -> Iterator[None]:
         """Charge the block to `category`, one of `CATEGORIES`."""
+        # Only the innermost block is charged: the outer one's clock stops meanwhile.
         before = self.category
         self._turn(category)
         self.turns += 1

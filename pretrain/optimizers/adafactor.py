@@ -10,6 +10,7 @@ from pretrain.optimizers.transforms import decay, map_roles, per_layer, skip_non
 
 def adafactor(options, roles) -> optax.GradientTransformation:
     """Adafactor as T5 uses it: decay rate 0.8, update clipping at 1, steps relative to RMS(parameter)."""
+    # The order of T5's release: factored moments, update clipped to an RMS of 1, scaled by the parameter's RMS.
     tensorwise = optax.chain(
         optax.scale_by_factored_rms(decay_rate=0.8, epsilon=1e-30),
         optax.clip_by_block_rms(1.0),

@@ -9,6 +9,7 @@ from pretrain.optimizers.transforms import decay, per_layer, skip_nonfinite, whe
 
 def adamw(options, roles) -> optax.GradientTransformation:
     """Adam (Kingma and Ba 2015) with decoupled decay."""
+    # Decay after the moments, so that they do not scale it (Loshchilov and Hutter 2019, algorithm 2).
     return optax.chain(moments(options), decay(options, roles))
 
 
@@ -17,6 +18,7 @@ def lamb(options, roles) -> optax.GradientTransformation:
     # Biases and norm gains keep a trust ratio of 1, as in ALBERT's release.
     matrices = jax.tree.map(lambda role: role.matrix, roles)
     ratio = optax.masked(per_layer(optax.scale_by_trust_ratio(), roles), matrices)
+    # The ratio is that of the whole step, decay included (algorithm 2).
     return optax.chain(moments(options), decay(options, roles), ratio)
 
 
@@ -46,6 +48,7 @@ def moments(options) -> optax.GradientTransformationExtraArgs:
 
 def sgd(options, roles) -> optax.GradientTransformation:
     """Stochastic gradient descent with momentum `b1`."""
+    # v = b1 v + g, without a factor of 1 - b1.
     momentum = optax.trace(options["b1"]) if options["b1"] else optax.identity()
     return optax.chain(skip_nonfinite(momentum), decay(options, roles))
 

@@ -33,6 +33,7 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
     begin = 0 if options["beneath_warmup"] and ends else flat
     after = decay(peak, max(1, total - begin), options["end"], max(1, flat), bool(warmup))
 
+    # Both branches are computed at each step: `count` is traced.
     def rate(count):
         rise = peak * (count + 1) / max(1, warmup)
         fall = jnp.where(count < begin, peak, after(jnp.maximum(count - begin, 0)))

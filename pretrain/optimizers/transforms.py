@@ -43,6 +43,7 @@ def decay(options, roles) -> optax.GradientTransformation:
     decays = lookup("config.optimizer.decay", options["decay"], DECAY)
     if not options["weight_decay"]:
         return optax.identity()
+    # Added before the learning rate scales the update, which makes the decay rate * weight_decay.
     return optax.add_decayed_weights(options["weight_decay"], mask=jax.tree.map(decays, roles))
 
 
@@ -66,6 +67,7 @@ def per_layer(transformation: optax.GradientTransformation, roles) -> optax.Grad
 
     Equal to running it over unstacked layers. L may differ, as an encoder's and a decoder's do.
     """
+    # Trust ratios, factors and orthogonal updates are of one layer's tensor: L is mapped over.
     over_layers = optax.GradientTransformation(jax.vmap(transformation.init), jax.vmap(transformation.update))
 
     def by_depth(tree) -> optax.GradientTransformation:

@@ -65,6 +65,7 @@ def make_mesh(
 def fits(sizes: Mapping, count: int) -> bool:
     """Whether `config.mesh` fits so many devices."""
     shape, free = _sizes(sizes)
+    # The free axis counts as 1 here, so any multiple fits.
     product = math.prod(shape.values())
     return count % product == 0 if free else count == product
 
@@ -121,6 +122,7 @@ class Layout:
 
     def parameter(self, name: str, logical: Sequence[str | None], shape: Sequence[int]) -> PartitionSpec:
         """The partition of a parameter: by the rules, then over `fsdp` along its largest free axis."""
+        # ZeRO: whatever the rules leave whole is split over `fsdp`, and gathered where it is used.
         spec = self.spec(name, logical, shape)
         spec = spread(self.mesh, spec, shape, ("fsdp",), [i for i, word in enumerate(logical) if word != STACKED])
         # If no axis divides, split the rows of a vocabulary, which can be padded: size 0 divides by anything.

@@ -29,6 +29,7 @@ class JitSpec(TrainSpec):
 
     @cached_property
     def _step(self):
+        # Donated: new parameters and moments are written over the old ones.
         return SyncedFunction(jax.jit(self._train, donate_argnums=0))
 
     @cached_property
@@ -78,6 +79,7 @@ class JitSpec(TrainSpec):
         self.frozen = vocab_padding.to_padded(frozen, self._frozen_leaves)
 
     def init(self, seed: int, batch_size: int) -> TrainState:
+        # Each device makes its own shards: no host ever holds the whole model.
         with self.scope():
             return init_sharded(self, self._leaves(batch_size), seed, batch_size)
 

@@ -81,6 +81,7 @@ class PmapSpec(TrainSpec):
         return nullcontext()
 
     def put(self, batch: Mapping, size: int):
+        # Row i goes to device i // (rows / devices), as under jit over a `data` axis.
         return {name: rows.reshape(len(self._devices), -1, *rows.shape[1:]) for name, rows in batch.items()}
 
     def train_step(self, state: TrainState, batch):
@@ -137,6 +138,7 @@ class PmapSpec(TrainSpec):
 
     def _split_rows(self, carried, axis: int):
         """This process's share of a global array whose rows are on `axis`: [devices, ...], the rows divided."""
+        # Sorted by rows: the order of shards is that of devices.
         shards = sorted(carried.addressable_shards, key=lambda shard: shard.index[axis].start or 0)
         return np.stack([np.asarray(shard.data) for shard in shards])
 

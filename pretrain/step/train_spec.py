@@ -149,6 +149,7 @@ def _build(config, make_mesh: Callable) -> TrainSpec:
     from pretrain.step.jit import JitSpec  # late: both are subclasses
     from pretrain.step.pmap import PmapSpec
 
+    # Shapes of parameters, optimizer and batches come from this one model: nothing is built twice.
     model = models.build(config.model.to_dict())
     parameters = parameters_of(model)
     # Without a tokenizer: only shapes of features are needed.

@@ -88,6 +88,7 @@ def gradients(spec, params, batch: Mapping, carried, key, counts: Mapping, froze
         gradient, (sums, carried) = grad(params, batch, carried, key)
         return gradient, sums, carried
 
+    # One part after the other: the activations of one are in memory.
     def body(total, part):
         gradient, (sums, carried) = grad(params, *part, key)  # one key for all parts: dropout draws by row
         return jax.tree.map(jnp.add, total, (gradient, sums)), carried
@@ -106,6 +107,7 @@ def _weighted_sum(terms: Mapping[str, float], sums: Mapping, counts: Mapping) ->
     first, *others = (name for name, weight in terms.items() if weight)
     loss = sums[first] if terms[first] == 1 else terms[first] * sums[first]
     for name in others:
+        # Denominators are of the whole batch and carry no gradient.
         loss += terms[name] * _nonzero(counts[first]) / _nonzero(counts[name]) * sums[name]
     return loss
 
@@ -156,6 +158,7 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
         "bad_in_row": (state.bad_in_row + 1) * bad,
         "bad_total": state.bad_total + bad,
     }
+    # The step counts skipped updates too: it is the position of randomness, and of the data without rewinds.
     state = TrainState(
         step=state.step + 1,
         params=where(good, params, state.params),
@@ -170,6 +173,7 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
 
 def evaluate_step(spec, params, batch: Mapping, carried, frozen=None):
     """({"sums", "counts", "read"} of a batch, recurrent state), without dropout."""
+    # Without a key: Flax then refuses any dropout.
     model = BoundModel(spec.eval_model, params, spec.inputs, frozen)
     sums, carried = spec.objective.score(model, batch, carried, None)
     return {"sums": sums, "counts": spec.objective.denominators(batch), "read": tokens_read(batch)}, carried

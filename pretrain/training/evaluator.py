@@ -39,7 +39,7 @@ class Evaluator:
         return {"loss": self._loss, "measure": self.measure} if step == self._step else None
 
     def score(self, params, step: int, stop: Callable[[], bool]) -> tuple[dict, dict] | None:
-        """(metrics to show, further metrics) of `params` after `step`; None if `stop` cut it short."""
+        """(metrics to show, those to write) of `params` after `step`; None if `stop` cut it short."""
         options = self._options
         result = score(self._run, params, SPLIT, batches=options.batches, decode=options.decode, cut=stop)
         if result is None:
@@ -48,9 +48,7 @@ class Evaluator:
         objective = self._run.spec.objective
         names = {*objective.metric_names, *objective.decode_metrics}
         shown = {name: value for name, value in result.items() if name in names and value is not None}
-        further = {"tokens": result["tokens"]}
-        if len(by_task := result.get("tasks", {})) > 1:
-            further |= {
-                f"{name} of {task}": by_task[task][name] for task in by_task for name in objective.decode_metrics
-            }
-        return shown, further
+        row, by_task = shown | {"tokens": result["tokens"]}, result.get("tasks", {})
+        if len(by_task) > 1:
+            row |= {f"{name} of {task}": by_task[task][name] for task in by_task for name in objective.decode_metrics}
+        return shown, row

@@ -2,9 +2,7 @@
 
 import contextlib
 import dataclasses
-import functools
 import socket
-import sys
 from collections.abc import Callable
 
 import jax
@@ -20,7 +18,6 @@ from pretrain.metrics.goodput import Goodput
 from pretrain.metrics.progress import Ledger, Progress, open_null
 from pretrain.metrics.writer import MetricWriter
 from pretrain.training.evaluator import Evaluator
-from pretrain.training.prefetch import Prefetch
 from pretrain.training.profiler import Profiler
 from pretrain.training.replica_check import ReplicaCheck
 from pretrain.training.startup import RunParts, report_measure, restore_or_init
@@ -69,7 +66,7 @@ class Loop:
         self.progress = Progress(self.steps, self.step, config.name, open_null() if jax.process_index() else None)
         self.throughput = Throughput(run.spec, config.data.length, config.log.peak_flops, ledger)
         self.profiler = Profiler(config.log.profile, checkpoints.workdir.profile, self.progress.note)
-        self.batches = self.open_batches()
+        self.batches = run.batches(self.position)
         # (step, position, metrics, seconds) of the last step, read once the next is on its way.
         self.pending = None
         self.rewinding = config.train.on_bad_step == "rewind"
@@ -94,6 +91,7 @@ class Loop:
                 batch = next(self.batches)
             self.profiler.before(self.step + 1)
             metrics = self.train_step(batch)
+            # They differ after a rewind, which skips data but repeats steps.
             self.step, self.position = self.step + 1, self.position + 1
             self.profiler.after(self.step, metrics)
             self.log(metrics)
@@ -184,10 +182,11 @@ class Loop:
             empty = self.spec.init_recurrent_state(self.spec.model, self.config.train.batch_size)
             self.state = self.state.replace(carried=empty)
         self.position = position + 1
+        # Opened again, the files lose the rows of the steps that are repeated.
         self.writer.close()
         self.writer = self.open_writer()
         self.progress.note(f"rewound to step {self.step}, continuing at data position {self.position}")
-        self.batches = self.open_batches()
+        self.batches = self.parts.batches(self.position)
 
     def check_bad_steps(self, count: int, position: int) -> None:
         """Raise UserError after too many bad steps, the last of them at `position` in the data."""
@@ -213,9 +212,8 @@ class Loop:
             scores = self.evaluator.score(self.state.params, self.step, stop=self.stops)
         if scores is None:
             return False
-        shown, further = scores
-        # Decoded scores of each source of text pairs are in the files alone.
-        self.writer.write("validation", self.step, shown | further)
+        shown, row = scores
+        self.writer.write("validation", self.step, row)
         self.progress.note(f"step {self.step}: validation {', '.join(format_measure(*item) for item in shown.items())}")
         return True
 
@@ -281,11 +279,6 @@ class Loop:
         """Metric files cut back to the current step; process 0 alone writes them."""
         enabled = [self.config.log[name] and jax.process_index() == 0 for name in ("tensorboard", "csv", "jsonl")]
         return MetricWriter(str(self.checkpoints.workdir.metrics), *enabled, self.step)
-
-    def open_batches(self) -> Prefetch:
-        """Batches from the current position on; every process reports on its own readers."""
-        own = functools.partial(print, file=sys.stderr, flush=True)
-        return Prefetch(self.parts, self.position, own if jax.process_index() else self.progress.note)
 
     def account(self) -> None:
         """Write down where the time went, and what is saved."""

@@ -38,6 +38,7 @@ class ReplicaCheck:
         if (self._first == np.arange(len(self._devices))[:, None]).all():
             return
         sums = self._gather(self._program(list(leaves)))
+        # Each device's checksum against that of the first device with the same part.
         equal = np.take_along_axis(sums, self._first, axis=0) == sums
         if not equal.all():
             raise FaultError(self._message(sums, equal, [path_name(path) for path in paths], step))
@@ -93,4 +94,5 @@ def _checksum(leaf: jax.Array) -> jax.Array:
     index = jnp.zeros(leaf.shape, jnp.uint32)
     for axis, size in enumerate(leaf.shape):
         index = index * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, leaf.shape, axis)
+    # The weights differ by place, so that two swapped numbers change the sum as well.
     return jnp.sum(bits * (2 * index + 1), dtype=jnp.uint32)

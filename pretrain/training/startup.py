@@ -1,13 +1,14 @@
 """The start of a run: building its parts, and restoring or initialising its state."""
 
+import collections
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
 
-from configs import common
 from input_pipeline import pipeline
 from input_pipeline.pipeline import Corpus
 from pretrain import config as configs
@@ -27,7 +28,7 @@ from pretrain.step.checks import check_config, check_mesh, check_model, check_vo
 from pretrain.step.train_spec import TrainSpec
 from pretrain.workdir import ANEW, POSITION, Workdir
 
-FEW_ROWS = 20  # a validation split of fewer rows says little
+AHEAD = 2  # batches on the devices: one is copied while another waits
 MOSTLY_USED = 0.8  # of a vocabulary: published tables have at most a few hundred rows without a token
 
 
@@ -44,6 +45,18 @@ class RunParts:
     def origin(self) -> dict[str, str]:
         """Fingerprints of the tokenizer, the text and the teacher that a checkpoint belongs to."""
         return self.corpus.origin | ({"teacher": self.teacher.fingerprint} if self.teacher else {})
+
+    def batches(self, position: int) -> Iterator[dict]:
+        """Training batches on the devices, from a position in the data on; `close()` it when done."""
+        config, layout, ready = self.config, self.spec.layout, collections.deque()
+        size, how = config.train.batch_size, {"workers": config.data.workers, "prefetch": config.data.prefetch}
+        host = self.corpus.batches(seed=config.seed, batch_size=size, rows=layout.rows(size), start=position, **how)
+        with contextlib.closing(host):
+            while True:
+                while len(ready) < AHEAD:
+                    # Copying to the devices is asynchronous: it overlaps with the step that runs.
+                    ready.append(self.spec.put(next(host), size))
+                yield ready.popleft()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +141,9 @@ def restore_or_init(run: RunParts, checkpoints: CheckpointManager, weights: Weig
         restored = checkpoints.restore_newest(shapes, report, run.origin)
     if restored is None:
         if "validation" in run.corpus.splits and not run.config.data.validation:
-            report_holdout(run, report)
+            # Held out by document, so the share of tokens is only about data.holdout.
+            share, tokens = run.config.data.holdout, run.corpus.stream("validation").tokens
+            report(f"{share:.3g} of data.train ({tokens:,} tokens) is held out for validation (config.data.holdout)")
         return _init(run, weights, report), 0, 0
     state, data = restored
     step = data["step"]
@@ -238,25 +253,6 @@ def save_config(config, workdir: str) -> None:
     here = Workdir(workdir)
     if jax.process_index() == 0 and not here.steps() and here.being_moved() is None:
         configs.save(config, workdir)
-
-
-def report_fresh(workdir: str, name: str, held_run: bool, has_weights: bool, report) -> None:
-    """Report what `--fresh=name` moved away, and imported weights that this run does not start from."""
-    aside = Workdir(workdir).earlier / name
-    report(f"the earlier run is in {aside}" if held_run else f"--fresh={name}: {workdir} held no run")
-    if not has_weights and restore.is_weights_only(params_only.initial_weights(Workdir(aside))):
-        report(f"the imported weights are there too; --config.train.start_from={aside}@0 starts a run from them")
-
-
-def report_holdout(run: RunParts, report) -> None:
-    """Report the size of the held-out split, and a larger one where it is small."""
-    data, usual = run.config.data, common.base().data.holdout
-    # Held out by document, so the share of tokens is only about data.holdout.
-    tokens = run.corpus.stream("validation").tokens
-    message = f"{100 * data.holdout:g}% of data.train is held out for validation (config.data.holdout)"
-    if tokens < FEW_ROWS * data.length and data.holdout < usual:
-        message += f": only {tokens:,} tokens; --config.data.holdout={usual:g} in a new folder holds out more"
-    report(message)
 
 
 def report_measure(run: RunParts, checkpoints: CheckpointManager, step: int, report) -> bool:

@@ -18,6 +18,7 @@ class Throughput:
     def __init__(self, spec: TrainSpec, length: int, peak: float, ledger: Ledger):
         """length: tokens of a row. peak: `config.log.peak_flops`."""
         self._peak = peak_flops(jax.devices()[0].device_kind, peak)
+        # Without recomputation, and with all of attention, as MFU is defined (Chowdhery et al. 2022, appendix B).
         if self._peak:
             self._flops = flops_per_token(spec, length)["full"]
         self._ledger = ledger
@@ -43,6 +44,7 @@ class Throughput:
         now = self._done
         if not self._tokens or _training_seconds(now) <= _training_seconds(self._since):
             return {}
+        # Of waiting for data and of steps; the share of the former says whether readers keep up.
         elapsed = _training_seconds(now) - _training_seconds(self._since)
         rates = {
             "tokens_per_second": self._tokens / elapsed,

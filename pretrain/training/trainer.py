@@ -22,7 +22,6 @@ from pretrain.training.startup import (
     check_local_folder,
     find_other_runs,
     report_changes,
-    report_fresh,
     save_config,
 )
 from pretrain.workdir import Workdir
@@ -51,14 +50,21 @@ def train(config, workdir: str, fresh: str = "", sources=None) -> int:
         if not starts_fresh:
             on_all_hosts(lambda: check_can_continue(config, workdir))
         begins = starts_fresh or not on_host0(Workdir(workdir).steps)
-        save = functools.partial(save_config, config, workdir)
-        options = {"training": True, "begins": begins, "others": others, "before_tokenizing": save}
-        prepare = functools.partial(pipeline.prepare, sources=sources)
-        run = build_run(config, workdir, say, prepare=prepare, **options)
+        run = build_run(
+            config,
+            workdir,
+            say,
+            training=True,
+            begins=begins,
+            others=others,
+            prepare=functools.partial(pipeline.prepare, sources=sources),
+            before_tokenizing=functools.partial(save_config, config, workdir),
+        )
         if starts_fresh:
             # Only now: a config that is refused moves nothing.
             on_host0(lambda: start_fresh(workdir, fresh, config))
-            report_fresh(workdir, fresh, held_run, others.weights is not None, say)
+            aside = Workdir(workdir).earlier / fresh
+            say(f"the earlier run is in {aside}" if held_run else f"--fresh={fresh}: {workdir} held no run")
         if others.teacher:
             # From here on the copy in the work folder is the teacher.
             run = dataclasses.replace(run, teacher=copy_teacher(others.teacher, workdir))

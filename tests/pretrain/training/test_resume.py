@@ -1,11 +1,9 @@
 """Kill it anywhere, start it again: the run ends with the very bits of one that was never touched."""
 
 import json
-import multiprocessing
 import random
 import shutil
 import subprocess
-import threading
 import time
 
 import numpy as np
@@ -13,7 +11,6 @@ import pytest
 from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, train, train_here
 
 from pretrain.checkpoints.manager import CheckpointManager
-from pretrain.distributed.shutdown import PREEMPTED, shutdown
 from pretrain.workdir import Workdir
 
 
@@ -50,27 +47,6 @@ def test_start_without_steps_deletes_no_checkpoint(whole, tmp_path, text, signal
     said = capsys.readouterr().err
     assert f"all {STEPS} steps are done" in said and "nothing is evaluated again" in said
     assert Workdir(str(workdir)).steps() == Workdir(str(whole)).steps()
-
-
-@pytest.mark.slow
-def test_killed_reader_saves_and_exits(tmp_path, text, signals, capsys, monkeypatch):
-    monkeypatch.setattr(shutdown, "requested", False)  # and so it is again for the tests that follow
-    workdir, rows = tmp_path / "run", tmp_path / "run" / "metrics" / "train.jsonl"
-
-    def kill():
-        while not rows.exists() or len(rows.read_text().splitlines()) < 3:
-            time.sleep(0.05)
-        for reader in multiprocessing.active_children():
-            reader.kill()
-
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    options = {"train__steps": 10**6, "checkpoint__every": 10**6, "evaluate__every": 10**6, "checkpoint__keep": 1}
-    assert train_here(workdir, text, data__workers=1, **options) == PREEMPTED
-    said = capsys.readouterr().err
-    (saved,) = (workdir / "checkpoints").iterdir()
-    assert f"interrupted: saved checkpoint {saved.name}" in said.splitlines()[-1]
-    assert [json.loads(row)["step"] for row in rows.read_text().splitlines()] == [*range(1, int(saved.name) + 1)]
 
 
 @pytest.mark.slow

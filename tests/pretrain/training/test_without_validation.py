@@ -30,9 +30,3 @@ def test_training_without_validation_data(run, capsys, no_cache):
     assert "--split" in capsys.readouterr().err
     assert main(["evaluate", f"--workdir={workdir}", "--split=train", "--batches=1"]) == 0
     assert main(["evaluate", f"--workdir={workdir}", "--step=best", "--split=train"]) == 2  # no checkpoint has a loss
-
-
-def test_small_holdout_is_reported(run, capsys):
-    run(data__holdout=0.001, train__steps=1, schedule__decay_steps=8, evaluate__every=0)
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "is held out for validation" in line]
-    assert line.startswith("0.1% of data.train") and "--config.data.holdout=0.05" in line
