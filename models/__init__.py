@@ -26,10 +26,14 @@ The axis alphabet, used in every shape comment and einsum of the project:
                            generate(tokens, ...), like the call, and generator_inputs(hidden), like head_inputs; the
                            discriminator has replaced_logits(hidden) or copy_logits(hidden)
 
-`row` [B] is each row's index in the global batch. `carried` maps the name of a branch to its memory or cache.
+Arguments that all calls share:
+
+    carried                what the call before returned, or `init_memory` or `init_cache`: {branch: memory or cache}
+    row                    [B], each row's index in the global batch, by which dropout draws; by default its index here
+    train                  dropout is on, with the rng named "dropout"
 """
 
-from models.build import build, why_absent
+from models.build import ABSENT, build
 from models.errors import ModelError
 
-__all__ = ["ModelError", "build", "why_absent"]
+__all__ = ["ABSENT", "ModelError", "build"]

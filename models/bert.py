@@ -12,19 +12,18 @@ from flax import linen as nn
 
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
-from models.errors import ModelError
 from models.layers.dropout import dropout
 from models.layers.embedding import lookup
-from models.layers.init import INITIALIZERS, TABLE_INITIALIZERS, constant, embedding_table
+from models.layers.init import INITIALIZERS, TABLE_INITIALIZERS, embedding_table
 from models.layers.linear import Linear
 from models.layers.norm import Norm
 from models.layers.remat import remat_elementwise
 from models.transformer.block import Block
 from models.transformer.context import Context
 from models.transformer.layer_stack import Stack
-from models.transformer.mlp import ACTIVATIONS, FeedForward
+from models.transformer.mlp import ACTIVATIONS
 from models.transformer.model import Model, Output
-from models.transformer.self_attention import SelfAttention
+from models.transformer.multihead import SelfAttention
 
 
 class EncoderBase(Model):
@@ -37,28 +36,16 @@ class EncoderBase(Model):
 
     causal: ClassVar[bool] = False
 
-    context: int
     position_offset: int
     types: int
     embed: int
     project_always: bool
-    layers: int
     groups: int
-    width: int
-    heads: int
-    ff: int
-    activation: str
-    norm_epsilon: float
     attention: tuple[str, ...]
-    attention_path: str
     dropout: float
     dropout_attention: float
     initialiser: str
     init_std: float
-    dtype: str
-    param_dtype: str
-    scan: bool
-    remat: str
 
     def setup(self):
         self._make_tables()
@@ -79,10 +66,7 @@ class EncoderBase(Model):
 
     def _make_token_head(self):
         self.transform, self.transform_norm = self._head(self.embed or self.width), self._norm()()
-        self._make_head_bias()
-
-    def _make_head_bias(self):
-        self.head_bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
+        self.head_bias = self.vocab_bias()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -106,17 +90,15 @@ class EncoderBase(Model):
         types [B, T]: which text of a pair a token is in, by default 0.
         positions [B, T]: counted from 0 in each document, by default from the row's first token.
         segments [B, T]: documents of a row; a token sees its own alone, and 0 is padding.
-        row [B]: each row's index in the global batch, by which dropout draws; by default the index in `tokens`.
-        train: dropout is on, with the rng named "dropout".
         """
-        self.check_length(tokens, self.context)
+        self.check_length(tokens.shape[1])
         embedded = self.embed_inputs(tokens, types, positions, **more)
         return self.encode(embedded, segments=segments, carried=carried, row=row, train=train)
 
     def encode(self, embedded: jax.Array, *, segments=None, carried=None, row=None, train: bool = False) -> Output:
         """Run embeddings [B, T, E] through the stack; arguments as for the call."""
         row = jnp.arange(len(embedded)) if row is None else row
-        key = self.make_rng("dropout") if train and (self.dropout or self.dropout_attention) else None
+        key = self.dropout_key(train, self.dropout, self.dropout_attention)
         x = dropout(embedded, self.dropout, key, row)
         if self._projects:
             x = self.projection(x)
@@ -132,10 +114,9 @@ class EncoderBase(Model):
         x = x + jnp.take(self.position_table, positions + self.position_offset, axis=0)
         if self.types:
             x = x + jnp.take(self.type_table, jnp.zeros_like(tokens) if types is None else types, axis=0)
-        elif types is not None:
-            raise ModelError("config.model.types=0: the batch has types. Set it to 2.")
         if more is not None:
             x = x + more
+        # Summed in float32: the norm sees one rounding to `dtype`, not four.
         return self.embedding_norm(x.astype(self.dtype))
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -147,18 +128,10 @@ class EncoderBase(Model):
         activation = remat_elementwise(ACTIVATIONS[self.activation])
         return self.transform_norm(activation(self.transform(hidden))), table, self.head_bias
 
-    def example(self) -> dict[str, jax.Array]:
-        """The smallest inputs: one row of one token."""
-        return super().example() | ({"types": jnp.zeros((1, 1), jnp.int32)} if self.types else {})
-
     @property
     def input_limits(self) -> dict[str, int]:
         """For each input that indexes a table, the number of rows."""
-        return super().input_limits | {"positions": self.context} | ({"types": self.types} if self.types else {})
-
-    def init_cache(self, rows: int, length: int):
-        """Raises ModelError: every token's state depends on later ones."""
-        raise ModelError("an encoder cannot generate text. Train a decoder instead.")
+        return super().input_limits | ({"types": self.types} if self.types else {})
 
     @property
     def _projects(self) -> bool:
@@ -181,11 +154,7 @@ class EncoderBase(Model):
         return 1 / math.sqrt(3 * math.prod(inputs)) if self.initialiser == "fan_in" else self.init_std
 
     def _norm(self) -> functools.partial:
-        return functools.partial(Norm, "layer", self.norm_epsilon, 1.0, 0.0, self.dtype, self.param_dtype)
-
-    def _init_stack(self, key):
-        x = jnp.zeros((1, 1, self.width), self.dtype)
-        return self.build_stack("reference").init(key, x, Context(Mask()))
+        return functools.partial(Norm, "layer", self.norm_epsilon, self.dtype, self.param_dtype)
 
     def build_stack(self, backend: str) -> Stack:
         """As `Model`, with `groups` sets of parameters."""
@@ -193,27 +162,21 @@ class EncoderBase(Model):
 
     def _block(self, pattern: str, backend: str) -> Block:
         std = self._std(self.width)
-        shared = {"width": self.width, "std": std, "bias": True}
-        shared |= {"initializer": INITIALIZERS[self.initialiser], "dtype": self.dtype, "param_dtype": self.param_dtype}
-        size = self.width // self.heads
+        shared = {"std": std, "bias": True, "initializer": INITIALIZERS[self.initialiser]}
         attention = functools.partial(
             SelfAttention,
             heads=self.heads,
-            kv_heads=self.heads,
-            head_size=size,
-            query_size=size,
+            head_size=self.width // self.heads,
             pattern=parse_pattern(pattern),
-            rotary=False,
             dropout=self.dropout_attention,
-            backend=backend,
-            fused_glorot=False,
             query_std=std,
             out_std=std,
-            scale=None,
+            backend=backend,
             **shared,
+            **self._shared,
         )
-        sizes = {"ff": self.ff, "activation": self.activation, "out_std": self._std(self.ff)}
-        feed_forward = functools.partial(FeedForward, dropout=0.0, **sizes, **shared)
+        # BERT drops nothing inside the feed-forward block.
+        feed_forward = self._feed_forward(dropout=0.0, out_std=self._std(self.ff), **shared)
         branches = {"attention": attention, "feed_forward": feed_forward}
         return Block(branches, self._norm(), "post", self.dropout, parent=None)
 
@@ -239,7 +202,7 @@ class Encoder(EncoderBase):
         if self.head_transform:
             self._make_token_head()
         else:
-            self._make_head_bias()
+            self.head_bias = self.vocab_bias()
         if self.pair_head:
             self.pooler, self.pairs = self._head(self.width), self._head(2)
 
@@ -250,6 +213,7 @@ class Encoder(EncoderBase):
 
     @property
     def has_nsp_head(self) -> bool:
+        """Whether `pair_logits` predicts that the second text follows the first."""
         return self.pair_head
 
     @property
@@ -257,13 +221,12 @@ class Encoder(EncoderBase):
         """For each input that indexes a table, the number of rows."""
         return super().input_limits | ({"languages": self.languages} if self.languages else {})
 
-    def example(self) -> dict[str, jax.Array]:
-        """The smallest inputs: one row of one token."""
-        return super().example() | ({"languages": jnp.zeros((1, 1), jnp.int32)} if self.languages else {})
-
     def __call__(self, tokens: jax.Array, *, languages: jax.Array | None = None, **options) -> Output:
         """As `EncoderBase`; languages [B, T]: the language of each token, by default 0."""
-        output = super().__call__(tokens, languages=languages, **options)
+        more = None
+        if self.languages:
+            more = jnp.take(self.language_table, jnp.zeros_like(tokens) if languages is None else languages, axis=0)
+        output = super().__call__(tokens, more=more, **options)
         if self.zero_padding and options.get("segments") is not None:
             # XLM's code zeroes padding after every layer; no other state sees it, so once at the end is the same.
             real = (options["segments"] > 0)[..., None]
@@ -273,15 +236,6 @@ class Encoder(EncoderBase):
             if self.pair_head:
                 self.pair_logits(output.hidden)
         return output
-
-    def embed_inputs(self, tokens, types=None, positions=None, languages=None) -> jax.Array:
-        """As `EncoderBase`, with language vectors if there is a table of them."""
-        if not self.languages:
-            if languages is not None:
-                raise ModelError("config.model.languages=0: the batch has languages. Raise it.")
-            return super().embed_inputs(tokens, types, positions)
-        languages = jnp.zeros_like(tokens) if languages is None else languages
-        return super().embed_inputs(tokens, types, positions, jnp.take(self.language_table, languages, axis=0))
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Inputs of the output head: hidden [..., E] after the transform, if there is one, matrix [V, E], bias [V]."""

@@ -1,8 +1,7 @@
 """ELECTRA (Clark et al. 2020): a small generator fills masked places, a discriminator detects what it replaced."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -59,32 +58,17 @@ class Electra(EncoderBase):
     def __call__(self, tokens: jax.Array, **options) -> Output:
         """The discriminator's hidden states, as `EncoderBase`."""
         output = super().__call__(tokens, **options)
-        if self.is_initializing():
+        if self.is_initializing():  # Flax creates parameters where they are first called
             if self.generator_size:
                 self.generate(tokens, **options)
-            if self.head == "replaced":
-                self.replaced_logits(output.hidden)
-            else:
-                self.head_inputs(output.hidden)
+            (self.replaced_logits if self.head == "replaced" else self.head_inputs)(output.hidden)
             if self.head == "copied":
                 self.copy_logits(output.hidden)
         return output
 
-    def generate(
-        self,
-        tokens: jax.Array,
-        *,
-        types: jax.Array | None = None,
-        positions: jax.Array | None = None,
-        segments: jax.Array | None = None,
-        carried: Mapping[str, Any] | None = None,
-        row: jax.Array | None = None,
-        train: bool = False,
-    ) -> Output:
+    def generate(self, tokens: jax.Array, *, types=None, positions=None, **options) -> Output:
         """The generator's hidden states [B, T, D of the generator]; inputs as for the call."""
-        embedded = self.embed_inputs(tokens, types, positions)
-        options = {"segments": segments, "carried": carried, "row": row, "train": train}
-        return self.generator(embedded, self.token_table, **options)
+        return self.generator(self.embed_inputs(tokens, types, positions), self.token_table, **options)
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """As `EncoderBase`, of heads that predict tokens; ModelError otherwise."""
@@ -106,8 +90,10 @@ class Electra(EncoderBase):
         return self.copier(hidden)[..., 0].astype(jnp.float32)
 
     def _generator_fields(self) -> dict:
+        """The generator's fields: the discriminator's but for sizes."""
         names = {field.name for field in dataclasses.fields(EncoderBase)} - {"parent", "name"}
         own = {name: value for name, value in vars(self).items() if name in names}
+        # The paper's generators are narrower than the discriminator but as deep.
         sizes = generator_sizes(self.width, self.heads, self.generator_size)
         # Shared tables have the discriminator's width, from which the generator projects to its own.
         return own | sizes | {"embed": self.embed or self.width}

@@ -11,17 +11,15 @@ from flax import linen as nn
 
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
-from models.errors import ModelError
 from models.layers.dropout import dropout
 from models.layers.embedding import lookup, sinusoid
-from models.layers.init import constant, embedding_table, normal, residual_std
+from models.layers.init import embedding_table, normal, residual_std
 from models.layers.norm import Norm
 from models.transformer.block import Block
 from models.transformer.cache import Cache
 from models.transformer.context import Context
-from models.transformer.mlp import FeedForward
 from models.transformer.model import Model, Output
-from models.transformer.self_attention import SelfAttention
+from models.transformer.multihead import SelfAttention
 
 
 class Decoder(Model):
@@ -31,17 +29,11 @@ class Decoder(Model):
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("tokens", "positions", "segments")
-    context: int
-    layers: int
-    width: int
-    heads: int
+
     kv_heads: int
     head_size: int
     query_size: int
-    ff: int
-    activation: str
     norm: str
-    norm_epsilon: float
     final_norm_epsilon: float
     placement: str
     positions: str
@@ -50,7 +42,6 @@ class Decoder(Model):
     start_row: bool
     bidirectional: bool
     attention: tuple[str, ...]
-    attention_path: str
     attention_bias: bool
     ff_bias: bool
     tied_head: bool
@@ -67,31 +58,25 @@ class Decoder(Model):
     norm_init_std: float
     fused_glorot_init: bool
     scale_residual_init: bool
-    dtype: str
-    param_dtype: str
-    scan: bool
-    remat: str
 
     def setup(self):
-        names, shape = ("vocab", "embed"), (self.vocab_size + self.start_row, self.width)
-        self.tokens = self.param("tokens", embedding_table(normal(self.init_std, *names)), shape, self.param_dtype)
-        init = embedding_table(normal(self.position_init_std, "positions", "embed"))
+        names = "vocab", "embed"
+        self.tokens = self._table("tokens", normal(self.init_std, *names), self.input_vocab_size)
+        init = normal(self.position_init_std, "positions", "embed")
         if self.positions == "learned":
-            self.rows = self.param("positions", init, (self.context, self.width), self.param_dtype)
+            self.rows = self._table("positions", init, self.context)
         if self.positions == "factorised":
-            self.axes = [
-                self.param(f"positions_{axis}", init, (size, self.width), self.param_dtype)
-                for axis, size in enumerate(self.position_axes)
-            ]
+            self.axes = [self._table(f"positions_{i}", init, size) for i, size in enumerate(self.position_axes)]
         self.make_layers()
         # Post-norm layers end with a norm; "replace" leaves the sum unnormed.
         if self.placement == "pre":
             self.final_norm = self._norm(self.final_norm_epsilon or self.norm_epsilon)()
         if not self.tied_head:
-            shape = (self.vocab_size, self.width)
-            self.head = self.param("head", normal(self.head_init_std, *names), shape, self.param_dtype)
+            # No embedding table: it multiplies, so scaling laws count it.
+            init = normal(self.head_init_std, *names)
+            self.head = self.param("head", init, (self.vocab_size, self.width), self.param_dtype)
         if self.head_bias:
-            self.bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
+            self.bias = self.vocab_bias()
 
     def __call__(
         self,
@@ -110,25 +95,23 @@ class Decoder(Model):
         segments [B, T]: documents of a row; a token sees its own alone, and 0 is padding.
         carried: what `init_cache` or the call before returned. Then segments only mark padding, at the right end of a
             prompt, with 0.
-        row [B]: each row's index in the global batch, by which dropout draws; by default the index in `tokens`.
-        train: dropout is on, with the rng named "dropout".
         """
         length = tokens.shape[1]
         carried = dict(carried or {})
         cache = carried.get("attention")
-        self.check_length(tokens, self.context)
-        if cache is not None:
-            self.check_length(tokens, cache.capacity, "cache length")
-        if positions is None:
-            positions = jnp.broadcast_to(jnp.arange(length), tokens.shape) if cache is None else cache.slots(length)
+        self.check_length(length)
         if cache is None:
-            mask = Mask(causal=self.causal, query_segments=segments)
+            mask, slots = Mask(causal=self.causal, query_segments=segments), jnp.arange(length)
         else:
-            mask = Mask(causal=True, offset=cache.lengths)
+            # Each row continues where its own text ends: query i is at column lengths + i of the cache.
+            self.check_length(length, cache.capacity)
+            mask, slots = Mask(causal=True, offset=cache.lengths), cache.slots(length)
+        positions = jnp.broadcast_to(slots, tokens.shape) if positions is None else positions
 
         x = self._embed(tokens, positions)
         row = jnp.arange(len(tokens)) if row is None else row
-        key = self.make_rng("dropout") if train and self._drops else None
+        rates = self.dropout_embedding, self.dropout_attention, self.dropout_residual, self.dropout_ff
+        key = self.dropout_key(train, *rates)
         x = dropout(x, self.dropout_embedding, key, row)
         x = nn.with_logical_constraint(x, ("batch", "length", None))
         x, carried = self.stack(self.stacked, x, Context(mask, row, positions, train=train), carried, key)
@@ -146,11 +129,10 @@ class Decoder(Model):
     def init_cache(self, rows: int, length: int) -> dict[str, Cache]:
         """An empty cache for `rows` texts of up to `length` tokens, prompt included."""
         if self.bidirectional:
-            raise ModelError("config.model.bidirectional=True: cannot generate text. Train a model without it.")
-        if length > self.context:
-            raise ModelError(f"config.model.context={self.context}: below {length} tokens. Generate fewer tokens.")
+            return super().init_cache(rows, length)
+        self.check_length(length)
         sizes = self.query_size or self._head_size, self._head_size
-        return {"attention": Cache.empty(self.layers, rows, length, self._kv_heads, sizes, self.dtype)}
+        return {"attention": Cache.empty(self.layers, rows, length, self.kv_heads or self.heads, sizes, self.dtype)}
 
     @property
     def causal(self) -> bool:
@@ -163,24 +145,14 @@ class Decoder(Model):
         return self.vocab_size + self.start_row
 
     @property
-    def input_limits(self) -> dict[str, int]:
-        """For each input that indexes a table, the number of rows."""
-        return super().input_limits | {"positions": self.context}
-
-    @property
     def _head_size(self) -> int:
         return self.head_size or self.width // self.heads
 
-    @property
-    def _kv_heads(self) -> int:
-        return self.kv_heads or self.heads
-
-    @property
-    def _drops(self) -> bool:
-        return any((self.dropout_embedding, self.dropout_attention, self.dropout_residual, self.dropout_ff))
+    def _table(self, name, init, size):
+        return self.param(name, embedding_table(init), (size, self.width), self.param_dtype)
 
     def _embed(self, tokens, positions):
-        # Summed in the parameters' float32 and cast once.
+        """The sum of token and position vectors [B, T, D], in the parameters' float32 and cast once."""
         x = lookup(self.tokens, tokens)
         if self.scale_embedding:
             x = x * math.sqrt(self.width)
@@ -195,14 +167,9 @@ class Decoder(Model):
                 positions = positions // len(table)
         return x.astype(self.dtype)
 
-    def _init_stack(self, key):
-        x = jnp.zeros((1, 1, self.width), self.dtype)
-        context = Context(Mask(causal=True), positions=jnp.zeros((1, 1), jnp.int32))
-        return self.build_stack("reference").init(key, x, context)
-
     def _norm(self, epsilon: float):
         gains = self.norm_init_mean, self.norm_init_std
-        return functools.partial(Norm, self.norm, epsilon, *gains, self.dtype, self.param_dtype)
+        return functools.partial(Norm, self.norm, epsilon, self.dtype, self.param_dtype, *gains)
 
     def _std(self, inputs: int, residual: bool = False) -> float:
         """Standard deviation of a matrix with so many inputs at initialization; `residual`: the last of a branch."""
@@ -210,33 +177,26 @@ class Decoder(Model):
         return residual_std(std, self.layers) if residual and self.scale_residual_init else std
 
     def _block(self, pattern: str, backend: str) -> Block:
-        shared = {"width": self.width, "std": self._std(self.width)}
-        shared |= {"initializer": normal, "dtype": self.dtype, "param_dtype": self.param_dtype}
+        std = self._std(self.width)
         attention = functools.partial(
             SelfAttention,
             heads=self.heads,
-            kv_heads=self._kv_heads,
+            kv_heads=self.kv_heads,
             head_size=self._head_size,
-            query_size=self.query_size or self._head_size,
+            query_size=self.query_size,
             pattern=parse_pattern(pattern),
             rotary=self.positions == "rotary",
             bias=self.attention_bias,
             dropout=self.dropout_attention,
-            backend=backend,
+            std=std,
+            query_std=std,
             out_std=self._std(self.heads * self._head_size, residual=True),
+            initializer=normal,
             fused_glorot=self.fused_glorot_init,
-            query_std=self._std(self.width),
-            scale=None,
-            **shared,
+            backend=backend,
+            **self._shared,
         )
-        feed_forward = functools.partial(
-            FeedForward,
-            ff=self.ff,
-            activation=self.activation,
-            bias=self.ff_bias,
-            dropout=self.dropout_ff,
-            out_std=self._std(self.ff, residual=True),
-            **shared,
-        )
+        stds = {"std": std, "out_std": self._std(self.ff, residual=True)}
+        feed_forward = self._feed_forward(bias=self.ff_bias, dropout=self.dropout_ff, initializer=normal, **stds)
         branches = {"attention": attention, "feed_forward": feed_forward}
         return Block(branches, self._norm(self.norm_epsilon), self.placement, self.dropout_residual, parent=None)

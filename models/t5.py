@@ -16,19 +16,16 @@ from flax import linen as nn
 from models.attention.biases import ByBucket
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
-from models.errors import ModelError
 from models.layers.dropout import dropout
 from models.layers.embedding import lookup, sinusoid
-from models.layers.init import INIT_SCHEMES, constant, embedding_table, normal, uniform
+from models.layers.init import INIT_SCHEMES, embedding_table, normal, uniform
 from models.layers.norm import Norm
 from models.transformer.block import Block
 from models.transformer.cache import Cache, SourceCache
 from models.transformer.context import Context, Source
-from models.transformer.cross_attention import CrossAttention
 from models.transformer.layer_stack import Stack, stack_param
-from models.transformer.mlp import FeedForward
 from models.transformer.model import Model, Output
-from models.transformer.self_attention import SelfAttention
+from models.transformer.multihead import CrossAttention, SelfAttention
 
 DROPOUT_SITES = ("inputs", "encoder", "encoded", "tokens", "decoder", "hidden")  # each has its own key
 POSITIONS = ("buckets", "learned", "sinusoid")
@@ -44,16 +41,9 @@ class EncoderDecoder(Model):
 
     causal: ClassVar[bool] = False
 
-    context: int
-    layers: int
     decoder_layers: int
-    width: int
-    heads: int
     head_size: int
-    ff: int
-    activation: str
     norm: str
-    norm_epsilon: float
     placement: str
     embedding_norm: bool
     final_norm: bool
@@ -62,7 +52,6 @@ class EncoderDecoder(Model):
     buckets: int
     max_distance: int
     attention: tuple[str, ...]
-    attention_path: str
     attention_bias: bool
     ff_bias: bool
     tied_head: bool
@@ -76,10 +65,6 @@ class EncoderDecoder(Model):
     dropout_hidden: float
     initialiser: str
     init_scale: float
-    dtype: str
-    param_dtype: str
-    scan: bool
-    remat: str
 
     def setup(self):
         names, shape = ("vocab", "embed"), (self.vocab_size, self.width)
@@ -95,7 +80,7 @@ class EncoderDecoder(Model):
             init = self._scheme.initializer(self._std(self.width, self.vocab_size), *names)
             self.head = self.param("head", init, shape, self.param_dtype)
         if self.head_bias:
-            self.bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
+            self.bias = self.vocab_bias()
         self.encoder_positions = self._table("encoder_positions", table_std)
         self.decoder_positions = self._table("decoder_positions", table_std)
         self.encoder_embedding_norm, self.decoder_embedding_norm = self._norms(self.embedding_norm)
@@ -104,6 +89,7 @@ class EncoderDecoder(Model):
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the batch features that the call takes."""
+        # Buckets are of distances, which do not depend on where a row's example begins.
         sides = ("inputs", "input_segments", "input_positions"), ("tokens", "segments", "positions")
         return tuple(name for side in sides for name in side[: 2 + (self.positions != "buckets")])
 
@@ -128,16 +114,15 @@ class EncoderDecoder(Model):
             or from the cache's end.
         carried: what `init_cache` or the call before returned, in place of inputs. Then segments only mark padding, at
             the right end of a prompt, with 0.
-        row [B]: each row's index in the global batch, by which dropout draws; by default the index in `tokens`.
-        train: dropout is on, with the rng named "dropout".
         """
         carried = dict(carried or {})
         row = jnp.arange(len(tokens)) if row is None else row
         keys = self._keys(train)
         if carried:
+            # Keys and values of the inputs are in the cache, so the encoder does not run.
             cache, source = carried["attention"], Source(None, Mask(key_valid=carried["cross_attention"].valid))
             mask = Mask(causal=True, offset=cache.lengths)
-            self.check_length(tokens, cache.capacity, "cache length")
+            self.check_length(tokens.shape[1], cache.capacity)
             positions = cache.slots(tokens.shape[1]) if positions is None else positions
         else:
             hidden = self._encode(inputs, input_segments, input_positions, keys, row, train)
@@ -165,12 +150,6 @@ class EncoderDecoder(Model):
         # T5's table has rows of variance 1: without 1/sqrt(D), logits of normed states would have variance D = 768.
         return (hidden * self.width**-0.5 if self.scale_head else hidden), self.table, bias
 
-    @property
-    def input_limits(self) -> dict[str, int]:
-        """For each input that indexes a table, the number of rows."""
-        positions = () if self.positions == "buckets" else ("input_positions", "positions")
-        return super().input_limits | {"inputs": self.input_vocab_size} | dict.fromkeys(positions, self.context)
-
     def init_cache(
         self, rows: int, length: int, inputs: jax.Array, input_segments: jax.Array | None = None
     ) -> dict[str, Cache | SourceCache]:
@@ -185,12 +164,11 @@ class EncoderDecoder(Model):
         key, value = jax.vmap(lambda params: project({"params": params}, hidden))(stacked)  # [L, B, S, N, H]
         valid = jnp.ones(inputs.shape, bool) if input_segments is None else input_segments != 0
         empty = Cache.empty(self._decoder_depth, rows, length, self.heads, (self.head_size,) * 2, self.dtype)
+        # Heads before positions, as attention's products read them: transposed once, not at each token.
         heads_first = jnp.swapaxes(key, 2, 3), jnp.swapaxes(value, 2, 3)
         return {"attention": empty, "cross_attention": SourceCache(*heads_first, valid)}
 
     def _encode(self, inputs, segments, positions, keys, row, train):
-        if inputs is None:
-            raise ModelError("an encoder-decoder needs inputs, or a cache that was made from them.")
         own = self.encoder_positions, self.encoder_embedding_norm
         x = self._embed(inputs, positions, *own, keys.get("inputs"), row)
         bias = self._bucket_bias(self.encoder_bias, both_ways=True)
@@ -200,7 +178,7 @@ class EncoderDecoder(Model):
 
     def _embed(self, tokens, positions, table, norm, key, row):
         """Input of a stack, whose learned positions are in `table`."""
-        self.check_length(tokens, self.context)
+        self.check_length(tokens.shape[1])
         x = lookup(self.table, tokens)
         if self.scale_embedding:
             x = x * self.width**0.5
@@ -210,6 +188,7 @@ class EncoderDecoder(Model):
             if table is None:
                 x = x + sinusoid(positions, self.width)
             else:
+                # BART's tables begin with two rows that no token uses, a legacy of fairseq's padding id.
                 x = x + jnp.take(table, positions + self.position_offset, axis=0)
         x = x.astype(self.dtype)
         x = dropout(x if norm is None else norm(x), self.dropout, key, row)
@@ -221,17 +200,17 @@ class EncoderDecoder(Model):
 
     def _keys(self, train):
         """{site: key} if dropout is on, else {}."""
-        if not (train and any((self.dropout, self.dropout_attention, self.dropout_ff, self.dropout_hidden))):
-            return {}
-        keys = jax.random.split(self.make_rng("dropout"), len(DROPOUT_SITES))
-        return dict(zip(DROPOUT_SITES, keys, strict=True))
+        key = self.dropout_key(train, self.dropout, self.dropout_attention, self.dropout_ff, self.dropout_hidden)
+        return {} if key is None else dict(zip(DROPOUT_SITES, jax.random.split(key, len(DROPOUT_SITES)), strict=True))
 
     def _bucket_bias(self, table, both_ways):
         return None if table is None else ByBucket(table[None], both_ways, self.max_distance)
 
     def _bias(self, name):
+        """Create a stack's table [N, buckets], if it has one."""
         if self.positions != "buckets":
             return None
+        # Glorot-uniform as a matrix from buckets to heads, but a bias: it does not decay.
         init = uniform(self.init_scale * math.sqrt(2 / (self.heads + self.buckets)), "heads", None, inputs=0)
         return self.param(name, init, (self.heads, self.buckets), self.param_dtype)
 
@@ -253,8 +232,9 @@ class EncoderDecoder(Model):
         """Standard deviation of a matrix with so many inputs and outputs at initialization."""
         return self._scheme.matrix_std(self.init_scale, inputs, outputs)
 
-    def _norm(self):
-        return Norm(self.norm, self.norm_epsilon, 1.0, 0.0, self.dtype, self.param_dtype)
+    @property
+    def _norm(self) -> functools.partial:
+        return functools.partial(Norm, self.norm, self.norm_epsilon, self.dtype, self.param_dtype)
 
     def _norms(self, enabled: bool):
         """A norm for the encoder and one for the decoder, or None twice."""
@@ -262,9 +242,7 @@ class EncoderDecoder(Model):
 
     def _init_stack(self, key, stack):
         x = jnp.zeros((1, 1, self.width), self.dtype)
-        bias = None
-        if self.positions == "buckets":
-            bias = ByBucket(jnp.zeros((1, self.heads, self.buckets)), True, self.max_distance)
+        bias = self._bucket_bias(jnp.zeros((self.heads, self.buckets)), True) if self.positions == "buckets" else None
         return {"layers": stack.init(key, x, Context(Mask(), bias=bias, source=Source(x, Mask())))}
 
     def _encoder(self, backend: str) -> Stack:
@@ -278,32 +256,13 @@ class EncoderDecoder(Model):
 
     def _block(self, attention: Mapping) -> Block:
         """A block of these attention branches and feed-forward."""
-        feed_forward = functools.partial(
-            FeedForward,
-            width=self.width,
-            ff=self.ff,
-            activation=self.activation,
-            bias=self.ff_bias,
-            std=self._std(self.width, self.ff),
-            out_std=self._std(self.ff, self.width),
-            initializer=self._scheme.initializer,
-            dropout=self.dropout_ff,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-        )
-        norm = functools.partial(Norm, self.norm, self.norm_epsilon, 1.0, 0.0, self.dtype, self.param_dtype)
-        return Block({**attention, "feed_forward": feed_forward}, norm, self.placement, self.dropout, parent=None)
+        stds = {"std": self._std(self.width, self.ff), "out_std": self._std(self.ff, self.width)}
+        options = {"initializer": self._scheme.initializer, "dropout": self.dropout_ff, **stds}
+        branches = {**attention, "feed_forward": self._feed_forward(bias=self.ff_bias, **options)}
+        return Block(branches, self._norm, self.placement, self.dropout, parent=None)
 
     def _self_attention(self, pattern: str, backend: str):
-        return functools.partial(
-            SelfAttention,
-            kv_heads=self.heads,
-            query_size=self.head_size,
-            pattern=parse_pattern(pattern),
-            rotary=False,
-            fused_glorot=False,
-            **self._attention(backend),
-        )
+        return functools.partial(SelfAttention, pattern=parse_pattern(pattern), **self._attention(backend))
 
     def _attention(self, backend: str) -> dict:
         """Fields that self-attention and cross-attention share."""
@@ -311,8 +270,7 @@ class EncoderDecoder(Model):
         # with H times as many inputs would.
         query_inputs = self.width * (1 if self.scale_scores else self.head_size)
         inner = self.heads * self.head_size
-        return {
-            "width": self.width,
+        return self._shared | {
             "heads": self.heads,
             "head_size": self.head_size,
             "scale": None if self.scale_scores else 1.0,
@@ -323,8 +281,6 @@ class EncoderDecoder(Model):
             "out_std": self._std(inner, self.width),
             "initializer": self._scheme.initializer,
             "backend": backend,
-            "dtype": self.dtype,
-            "param_dtype": self.param_dtype,
         }
 
 

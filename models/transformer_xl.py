@@ -23,7 +23,7 @@ from models.transformer.cache import Cache
 from models.transformer.context import Context, Distances
 from models.transformer.memory import Memory
 from models.transformer.model import Output, RecurrentModel
-from models.transformer.self_attention import SelfAttention
+from models.transformer.multihead import SelfAttention
 
 POSITIONS = ("relative", "rotary")
 
@@ -41,7 +41,6 @@ class TransformerXL(RecurrentModel):
     segment_attention: ClassVar[bool] = False
     bias_matrices: ClassVar[bool] = False
 
-    context: int
     cutoffs: tuple[int, ...]
     embed: int
     divisor: int
@@ -93,8 +92,6 @@ class TransformerXL(RecurrentModel):
             row's first document.
         reset [B] bool: these lanes start a new stream and forget their memory.
         carried: what the lanes' previous call or `init_memory`, unboxed, returned; or `init_cache`, to decode.
-        row [B]: each row's index in the global batch, by which dropout draws; by default the index in `tokens`.
-        train: dropout is on, with the rng named "dropout".
         """
         T, S = tokens.shape[1], tokens.shape[1] + self.memory
         carried = dict(carried or {})
@@ -163,18 +160,15 @@ class TransformerXL(RecurrentModel):
         return functools.partial(
             SelfAttention,
             heads=self.heads,
-            kv_heads=self.heads,
             head_size=self._head_size,
-            query_size=self._head_size,
             pattern=self._pattern,
             rotary=True,
             bias=False,
             dropout=self.dropout_attention,
+            std=self.init_std,
             query_std=self.init_std,
             out_std=self.init_std,
             initializer=normal,
-            fused_glorot=False,
-            scale=None,
             backend=backend,
             **self._shared,
         )
@@ -193,9 +187,6 @@ class TransformerXL(RecurrentModel):
         keys = jnp.concatenate([remembered, segments], axis=1)
         return Mask(causal=True, memory=M, query_segments=segments, key_segments=keys)
 
-    def _init_stack(self, key):
-        x = jnp.zeros((1, 1, self.width), self.dtype)
+    def _init_context(self) -> Context:
         biases = (jnp.zeros((self.heads, self._head_size)),) * 2 if self.shared_biases else (None, None)
-        distances = Distances(distance_table(1, 1, self.width), *biases)
-        context = Context(Mask(causal=True), positions=jnp.zeros((1, 1), jnp.int32), distances=distances)
-        return self.build_stack("reference").init(key, x, context)
+        return super()._init_context().replace(distances=Distances(distance_table(1, 1, self.width), *biases))

@@ -15,9 +15,8 @@ from flax import linen as nn
 
 from models.attention.masks import Mask
 from models.attention.relative import distance_table
-from models.errors import ModelError
 from models.layers.embedding import lookup
-from models.layers.init import constant, embedding_table, normal
+from models.layers.init import embedding_table, normal
 from models.transformer.context import Context, Distances, QueryStream, SegmentIds
 from models.transformer.model import Output, RecurrentModel
 
@@ -37,7 +36,6 @@ class XLNet(RecurrentModel):
     segment_attention: ClassVar[bool] = True
     bias_matrices: ClassVar[bool] = True
 
-    context: int
     reuse: int
 
     def setup(self):
@@ -45,7 +43,7 @@ class XLNet(RecurrentModel):
         self.token_table = self.param("tokens", init, (self.vocab_size, self.width), self.param_dtype)
         self.mask_vector = self.param("mask_vector", normal(self.init_std, "embed"), (self.width,), self.param_dtype)
         self.make_layers()
-        self.head_bias = self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
+        self.head_bias = self.vocab_bias()
 
     def __call__(
         self,
@@ -70,11 +68,9 @@ class XLNet(RecurrentModel):
         backward [B] bool: rows in reverse reading order, whose distances are negated.
         reset [B] bool: these lanes start a new stream and forget their memory.
         carried: what the lanes' previous call or `init_memory`, unboxed, returned.
-        row [B]: each row's index in the global batch, by which dropout draws; by default the index in `tokens`.
-        train: dropout is on, with the rng named "dropout".
         """
         (B, T), carried = tokens.shape, dict(carried or {})
-        self.check_length(tokens, self.context)
+        self.check_length(T)
         memory = carried.get("attention")
         if memory is not None:
             carried["attention"] = memory = memory.reset(reset)
@@ -141,15 +137,10 @@ class XLNet(RecurrentModel):
         false = jnp.zeros((1,), bool)
         return super().example() | {"slots": jnp.zeros((1, 1), jnp.int32), "backward": false, "reset": false}
 
-    def init_cache(self, rows: int, length: int):
-        """Raises ModelError: every row has its own order, so no state can be reused."""
-        raise ModelError("a two_stream model cannot generate text. Train a decoder or a recurrent model instead.")
-
     @property
     def remembered_length(self) -> int:
         return self.reuse
 
-    def _init_stack(self, key):
-        x, one = jnp.zeros((1, 1, self.width), self.dtype), jnp.zeros((1, 1))
-        context = Context(Mask(), distances=Distances(distance_table(1, 1, self.width), None, None))
-        return self.build_stack("reference").init(key, x, context.replace(segment_ids=SegmentIds(one, one)))
+    def _init_context(self) -> Context:
+        distances, one = Distances(distance_table(1, 1, self.width), None, None), jnp.zeros((1, 1))
+        return super()._init_context().replace(distances=distances, segment_ids=SegmentIds(one, one))

@@ -109,7 +109,7 @@ def partial_keys(config: ConfigDict) -> list[str]:
 def unknown_key(key: str, config: ConfigDict) -> str:
     """Message about a dotted key that `config` does not have."""
     parent, _, name = key.rpartition(".")
-    if parent == "model" and (why := models.why_absent(config.model.kind, name)):
+    if parent == "model" and (why := models.ABSENT.get((config.model.kind, name))):
         return f"config.{key}: no such key of a model of kind '{config.model.kind}': {why}"
     known = [*flat(config), *partial_keys(config)]
     siblings = [other for other in known if parent and other.startswith(f"{parent}.")]

@@ -5,7 +5,6 @@ attend_relative(...)               Transformer-XL's and XLNet's, in `models.atte
 select_backends(...)               names the backends that `attend` would use
 """
 
-from models.attention.api import attend
-from models.attention.dispatch import BACKENDS, select_backends
+from models.attention.api import BACKENDS, attend, select_backends
 
 __all__ = ["BACKENDS", "attend", "select_backends"]

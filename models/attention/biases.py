@@ -21,17 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from models.errors import ModelError
-
 
 class Bias(Protocol):
     """The interface of every bias."""
 
     stored: bool  # it holds an entry for every pair, so that smaller tiles save nothing
     products: int  # multiply-adds for the bias of one score
-
-    def check(self, batch: int, heads: int, T: int, S: int):
-        """Raise ModelError if it does not fit attention of these sizes."""
 
     def map_queries(self, function: Callable) -> "Bias":
         """Apply `function` to each array that has a row for each query, [B or 1, N or 1, T, ...]."""
@@ -58,12 +53,6 @@ class Stored:
     stored = True
     products = 0
 
-    def check(self, batch, heads, T, S):
-        shape = self.array.shape
-        fits = len(shape) == 4 and shape[2:] == (T, S) and shape[0] in (1, batch) and shape[1] in (1, heads)
-        if not fits:
-            raise ModelError(f"attention bias has shape {shape}, not [1 or B, 1 or N, T, S] of {(batch, heads, T, S)}.")
-
     def map_queries(self, function: Callable) -> "Stored":
         return self.replace(array=function(self.array))
 
@@ -86,9 +75,6 @@ class ByMatch:
     key_ids: jax.Array  # [B, 1, S]
     stored = False
     products = 0
-
-    def check(self, batch, heads, T, S):
-        """`RelativeSelfAttention` makes it fit."""
 
     def map_queries(self, function: Callable) -> "ByMatch":
         return self.replace(same=function(self.same), other=function(self.other), query_ids=function(self.query_ids))
@@ -117,9 +103,6 @@ class ByBucket:
     max_distance: int = struct.field(pytree_node=False)  # from here on all distances share the last bucket
     stored = False
     products = 0
-
-    def check(self, batch, heads, T, S):
-        """The model makes it fit."""
 
     def map_queries(self, function: Callable) -> "ByBucket":
         return self
@@ -155,10 +138,6 @@ class Sum:
     @property
     def products(self) -> int:
         return sum(part.products for part in self.parts)
-
-    def check(self, batch, heads, T, S):
-        for part in self.parts:
-            part.check(batch, heads, T, S)
 
     def map_queries(self, function: Callable) -> "Sum":
         return Sum(tuple(part.map_queries(function) for part in self.parts))

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from flax import struct
 
 from models.attention.patterns import Dense, Pattern, per_head
-from models.errors import ModelError
 
 
 @struct.dataclass
@@ -55,30 +54,18 @@ class Mask:
         return frozenset(name for name, in_use in used.items() if in_use)
 
     def check(self, T: int, S: int):
-        """Raise ModelError if fields do not fit each other or the lengths."""
-        if self.memory and self.memory + T != S:
-            raise ModelError(f"mask.memory={self.memory}: needs {self.memory + T} keys for {T} queries, not {S}.")
-        if (self.query_ranks is None) != (self.key_ranks is None):
-            raise ModelError("mask.query_ranks needs mask.key_ranks, and the other way round.")
-        if self.query_segments is None and self.key_segments is not None:
-            raise ModelError("mask.key_segments needs mask.query_segments.")
-        if self.query_columns is not None and (self.memory or self.offset is not None):
-            raise ModelError("mask.query_columns excludes mask.memory and mask.offset.")
-        arrays = {
-            "query_segments": (self.query_segments, T),
-            "query_ranks": (self.query_ranks, T),
-            "query_columns": (self.query_columns, T),
-            "key_segments": (self.key_segments, S),
-            "key_valid": (self.key_valid, S),
-            "key_ranks": (self.key_ranks, S),
-        }
-        for name, (array, length) in arrays.items():
-            if array is not None and (array.ndim != 2 or array.shape[1] != length):
-                raise ModelError(f"mask.{name} has shape {array.shape}, not [batch, {length}].")
-        if self.query_segments is not None and self.key_segments is None and S != T:
-            raise ModelError(f"mask.key_segments is missing for {S} keys of {T} queries.")
-        if self.prefix is not None and not self.causal:
-            raise ModelError("mask.prefix needs mask.causal.")
+        """Assert that fields fit each other and the lengths."""
+        for array in (self.query_segments, self.query_ranks, self.query_columns):
+            assert array is None or (array.ndim == 2 and array.shape[1] == T)
+        for array in (self.key_segments, self.key_valid, self.key_ranks):
+            assert array is None or (array.ndim == 2 and array.shape[1] == S)
+        assert not self.memory or self.memory + T == S
+        assert (self.query_ranks is None) == (self.key_ranks is None)
+        if self.key_segments is None:
+            assert self.query_segments is None or T == S
+        assert self.query_columns is None or (not self.memory and self.offset is None)
+        # Without causality all keys are seen anyway.
+        assert self.prefix is None or self.causal
 
     def tile(self, query_start, query_count: int, key_start, key_count: int) -> jax.Array:
         """Visibility of a rectangle of (query, key) pairs, for one pattern: bool [B or 1, 1, queries, keys].

@@ -172,34 +172,25 @@ Pattern = Dense | Local | Column | Block | Summary | Union | Split
 
 
 def per_head(pattern: Pattern, heads: int) -> tuple[Pattern, ...]:
-    """The pattern of each head, none of them a Split or `by_head`; ModelError if heads cannot be split evenly."""
-    if isinstance(pattern, Split):
-        if heads % len(pattern.parts):
-            raise ModelError(
-                f"config.model.attention='{pattern}': cannot split {heads} heads in {len(pattern.parts)} equal parts. "
-                f"Use a multiple of {len(pattern.parts)}."
-            )
-        run = heads // len(pattern.parts)
-        return tuple(one for part in pattern.parts for one in per_head(part, run))
-    if isinstance(pattern, Summary):
-        return tuple(pattern.for_head(head) for head in range(heads))
-    if isinstance(pattern, Union) and isinstance(pattern.far, Summary):
-        return tuple(replace(pattern, far=pattern.far.for_head(head)) for head in range(heads))
+    """The pattern of each head, none of them a Split or `by_head`; the parts of a Split divide `heads`."""
+    match pattern:
+        case Split(parts):
+            return tuple(one for part in parts for one in per_head(part, heads // len(parts)))
+        case Summary():
+            return tuple(pattern.for_head(head) for head in range(heads))
+        case Union(near, Summary() as far):
+            return tuple(Union(near, far.for_head(head)) for head in range(heads))
     return (pattern,) * heads
 
 
-def _fixed(stride, width, by_head):
-    return Union(Block(stride), Summary(stride, width, by_head=by_head))
-
-
-_WORDS = {  # name: (syntax, how many numbers follow, whether _by_head is allowed, constructor)
-    "dense": ("dense", 0, False, Dense),
-    "local": ("local_W", 1, False, Local),
-    "column": ("column_L", 1, False, Column),
-    "block": ("block_L", 1, False, Block),
-    "strided": ("strided_L", 1, False, lambda stride: Union(Local(stride), Column(stride))),
-    "summary": ("summary_L_C", 2, True, lambda stride, width, by_head: Summary(stride, width, by_head=by_head)),
-    "fixed": ("fixed_L_C", 2, True, _fixed),
+_WORDS = {  # name: (the numbers that follow, constructor)
+    "dense": ("", Dense),
+    "local": ("W", Local),
+    "column": ("L", Column),
+    "block": ("L", Block),
+    "strided": ("L", lambda stride: Union(Local(stride), Column(stride))),
+    "summary": ("LC", Summary),
+    "fixed": ("LC", lambda stride, *rest: Union(Block(stride), Summary(stride, *rest))),
 }
 
 
@@ -210,19 +201,18 @@ def parse_pattern(text: str) -> Pattern:
     by_head = text.endswith("_by_head")
     name, *numbers = text.removesuffix("_by_head").split("_")
     if name not in _WORDS:
-        known = ", ".join(written + "[_by_head]" * headed for written, _, headed, _ in _WORDS.values())
-        raise ModelError(f"config.model.attention='{text}': unknown. Use one of: {known}; join with + to split heads.")
-    written, count, headed, build = _WORDS[name]
-    if len(numbers) != count or not all(n.isdigit() and int(n) > 0 for n in numbers) or (by_head and not headed):
-        raise ModelError(f"config.model.attention='{text}': not a pattern. Write {written} with positive integers.")
-    sizes = [int(n) for n in numbers]
-    if max(sizes, default=0) >= 2**31:  # positions are 32-bit
-        raise ModelError(f"config.model.attention='{text}': number too large. Use numbers below {2**31:,}.")
-    if not headed:
-        return build(*sizes)
-    stride, width = sizes
-    if width > stride:
-        raise ModelError(f"config.model.attention='{text}': more columns than a block. Use at most {stride}.")
-    if by_head and stride % width:
-        raise ModelError(f"config.model.attention='{text}': {width} does not divide {stride}. Use a divisor.")
-    return build(stride, width, by_head)
+        raise ModelError(f"config.model.attention='{text}': unknown. Use one of: {', '.join(_WORDS)}.")
+    letters, make = _WORDS[name]
+    # Positions, and so distances, are 32-bit.
+    sizes = [int(number) for number in numbers if number.isdigit() and 0 < int(number) < 2**31]
+    fits = len(sizes) == len(numbers) == len(letters)
+    if fits and letters == "LC":
+        stride, width = sizes
+        # By head, the heads of a turn cover the block once, so the width divides it.
+        fits, sizes = width <= stride and not (by_head and stride % width), [stride, width, 0, by_head]
+    elif by_head:
+        fits = False
+    if not fits:
+        written = "_".join([name, *letters]) + "[_by_head], C dividing L" * (letters == "LC")
+        raise ModelError(f"config.model.attention='{text}': not a pattern. Write {written}, with positive integers.")
+    return make(*sizes)

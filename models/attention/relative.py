@@ -76,9 +76,6 @@ class ByDistance:
     def products(self) -> int:
         return self.query.shape[3]
 
-    def check(self, batch, heads, T, S):
-        """`attend_relative` makes it fit."""
-
     def map_queries(self, function: Callable) -> "ByDistance":
         return self.replace(query=function(self.query))
 

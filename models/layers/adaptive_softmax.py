@@ -16,23 +16,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from models.errors import ModelError
 from models.layers.init import constant, embedding_table, normal
 from models.layers.logits import head_logits
 
 SHARING = ("all", "tails", "none")  # which projections the output shares with the input
-
-
-def check_clusters(vocab_size, cutoffs, width, embed, divisor):
-    """Raise ModelError for cutoffs that do not rise, or clusters without width."""
-    edges = [0, *cutoffs, vocab_size]
-    if edges != sorted(set(edges)):
-        raise ModelError(
-            f"config.model.cutoffs={tuple(cutoffs)}: not increasing between 0 and model.vocab_size={vocab_size}. "
-            "Change them."
-        )
-    if (embed or width) < divisor ** len(cutoffs):
-        raise ModelError(f"config.model.divisor={divisor}: leaves a cluster no width. Lower it or drop a cutoff.")
 
 
 class AdaptiveVocabulary(nn.Module):

@@ -18,10 +18,10 @@ class Norm(nn.Module):
 
     kind: str
     epsilon: float
-    init_mean: float
-    init_std: float
     dtype: str
     param_dtype: str
+    init_mean: float = 1.0
+    init_std: float = 0.0
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

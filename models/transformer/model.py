@@ -9,12 +9,14 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
+from models.attention.masks import Mask
 from models.errors import ModelError
 from models.layers.dropout import dropout
-from models.layers.init import normal
+from models.layers.init import constant, normal
 from models.layers.logits import vocab_logits
 from models.layers.norm import Norm
 from models.transformer.block import Block
+from models.transformer.context import Context
 from models.transformer.layer_stack import Stack, stack_param
 from models.transformer.memory import Memory
 from models.transformer.mlp import FeedForward
@@ -38,6 +40,18 @@ class Model(nn.Module):
     has_discriminator: ClassVar[bool] = False
 
     vocab_size: int
+    context: int
+    layers: int
+    width: int
+    heads: int
+    ff: int
+    activation: str
+    norm_epsilon: float
+    attention_path: str
+    dtype: str
+    param_dtype: str
+    scan: bool
+    remat: str
 
     def make_layers(self) -> None:
         """Create the stack and its parameters; called in `setup` of models with one stack."""
@@ -51,6 +65,15 @@ class Model(nn.Module):
         blocks = tuple(self._block(pattern, backend) for pattern in self.attention)
         return Stack(blocks, self.layers, self.scan, self.remat)
 
+    def vocab_bias(self) -> jax.Array:
+        """Create the bias [V] of the logits."""
+        return self.param("head_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
+
+    def dropout_key(self, train: bool, *rates: float) -> jax.Array | None:
+        """The call's key of dropout; None if it is off."""
+        # No key where no rate is above 0: callers then need not pass rngs.
+        return self.make_rng("dropout") if train and any(rates) else None
+
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden [..., D] -> logits [..., V] float32."""
         return vocab_logits(*self.head_inputs(hidden))
@@ -63,10 +86,15 @@ class Model(nn.Module):
         """Memory at the start of lanes' streams: none."""
         return {}
 
-    def check_length(self, tokens: jax.Array, limit: int, name: str = "config.model.context") -> None:
-        """Raise ModelError if rows [B, T] are longer than `limit`."""
-        if tokens.shape[1] > limit:
-            raise ModelError(f"{name}={limit}: too short for a row of {tokens.shape[1]} tokens. Raise it.")
+    def init_cache(self, rows: int, length: int) -> dict:
+        """An empty cache to generate with. Raises ModelError: a token's state depends on later ones."""
+        raise ModelError("a model that sees later tokens cannot generate text. Train a decoder instead.")
+
+    def check_length(self, length: int, limit: int = 0) -> None:
+        """Raise ModelError if rows of `length` tokens are longer than `limit`, by default the context."""
+        if length > (limit or self.context):
+            name = "cache length" if limit else "config.model.context"
+            raise ModelError(f"{name}={limit or self.context}: too short for a row of {length} tokens. Raise it.")
 
     @property
     def input_vocab_size(self) -> int:
@@ -81,7 +109,25 @@ class Model(nn.Module):
     @property
     def input_limits(self) -> dict[str, int]:
         """For each input that indexes a table, the number of rows."""
-        return {"tokens": self.input_vocab_size}
+        rows = dict.fromkeys(("tokens", "inputs"), self.input_vocab_size)
+        rows |= dict.fromkeys(("positions", "input_positions"), self.context)
+        return {name: rows[name] for name in self.inputs if name in rows}
+
+    @property
+    def _shared(self) -> dict:
+        """Fields that all branches of a block have."""
+        return {"width": self.width, "dtype": self.dtype, "param_dtype": self.param_dtype}
+
+    def _feed_forward(self, **options) -> Callable[..., FeedForward]:
+        return functools.partial(FeedForward, ff=self.ff, activation=self.activation, **self._shared, **options)
+
+    def _init_stack(self, key):
+        """Parameters of the stack. Their shapes depend on no length, so one token serves."""
+        x = jnp.zeros((1, 1, self.width), self.dtype)
+        return self.build_stack("reference").init(key, x, self._init_context())
+
+    def _init_context(self) -> Context:
+        return Context(Mask(causal=True), positions=jnp.zeros((1, 1), jnp.int32))
 
 
 class RecurrentModel(Model):
@@ -93,23 +139,12 @@ class RecurrentModel(Model):
     segment_attention: ClassVar[bool]
     bias_matrices: ClassVar[bool]
 
-    layers: int
-    width: int
-    heads: int
     head_size: int
-    ff: int
     memory: int
     clamp: int
-    activation: str
-    norm_epsilon: float
-    attention_path: str
     dropout: float
     dropout_attention: float
     init_std: float
-    dtype: str
-    param_dtype: str
-    scan: bool
-    remat: str
 
     @property
     def remembered_length(self) -> int:
@@ -131,7 +166,7 @@ class RecurrentModel(Model):
 
     def dropouts(self, train: bool) -> tuple[jax.Array | None, Callable]:
         """The key of the layers' dropout, and `drop(x, site, row)` for numbered sites outside of them."""
-        key = self.make_rng("dropout") if train and (self.dropout or self.dropout_attention) else None
+        key = self.dropout_key(train, self.dropout, self.dropout_attention)
 
         def drop(x, site, row=None):
             # Layers fold in 0 .. L - 1, sites the numbers after that.
@@ -143,11 +178,6 @@ class RecurrentModel(Model):
     def _head_size(self) -> int:
         return self.head_size or self.width // self.heads
 
-    @property
-    def _shared(self) -> dict:
-        """Fields that both branches of a block have."""
-        return {"width": self.width, "std": self.init_std, "dtype": self.dtype, "param_dtype": self.param_dtype}
-
     def _attention(self, backend: str) -> Callable:
         return functools.partial(
             RelativeSelfAttention,
@@ -157,21 +187,15 @@ class RecurrentModel(Model):
             bias_matrices=self.bias_matrices,
             reuse=self.remembered_length,
             dropout=self.dropout_attention,
+            std=self.init_std,
             backend=backend,
             **self._shared,
         )
 
     def _block(self, backend: str) -> Block:
-        feed_forward = functools.partial(
-            FeedForward,
-            ff=self.ff,
-            activation=self.activation,
-            bias=True,
-            out_std=self.init_std,
-            initializer=normal,
-            dropout=self.dropout,
-            **self._shared,
-        )
-        norm = functools.partial(Norm, "layer", self.norm_epsilon, 1.0, self.gain_std, self.dtype, self.param_dtype)
+        stds = {"std": self.init_std, "out_std": self.init_std}
+        feed_forward = self._feed_forward(bias=True, initializer=normal, dropout=self.dropout, **stds)
+        gains = {"init_std": self.gain_std}
+        norm = functools.partial(Norm, "layer", self.norm_epsilon, self.dtype, self.param_dtype, **gains)
         branches = {"attention": self._attention(backend), "feed_forward": feed_forward}
         return Block(branches, norm, "post", self.dropout, parent=None)

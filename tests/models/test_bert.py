@@ -181,8 +181,6 @@ def test_without_types_there_is_no_table():
     model = build(types=0, pair_head=False)
     params = initial(model)
     assert "types" not in params["params"] and "types" not in model.inputs and "types" not in model.example()
-    with pytest.raises(models.ModelError, match=r"model\.types=0"):
-        model.apply(params, tokens(), types=jnp.zeros_like(tokens()))
     one = params["params"] | {"types": jnp.zeros((1, 16))}
     np.testing.assert_array_equal(
         run(model, params, tokens()), run(build(types=1, pair_head=False), {"params": one}, tokens())
@@ -227,8 +225,6 @@ def test_language_vectors_are_added():
     assert table.shape == (3, 16)
     nothing = {"params": params["params"] | {"languages": jnp.zeros((3, 16))}}
     np.testing.assert_array_equal(run(model, nothing, row, languages=row % 3), run(build(), params, row))
-    with pytest.raises(models.ModelError, match=r"model\.languages=0"):
-        build().apply(params, row, languages=row)
 
 
 def test_head_without_transform(bert):
@@ -273,7 +269,7 @@ def test_a_mesh_changes_nothing(sizes):
 
 
 def test_encoder_refuses_decoding_and_long_rows(bert):
-    with pytest.raises(models.ModelError, match="encoder"):
+    with pytest.raises(models.ModelError, match="Train a decoder"):
         bert[0].init_cache(1, 4)
     with pytest.raises(models.ModelError, match=r"model\.context=24"):
         bert[0].apply(bert[1], jnp.zeros((1, 25), jnp.int32))

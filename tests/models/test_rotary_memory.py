@@ -16,7 +16,7 @@ from models.attention.masks import Mask
 from models.layers.init import normal
 from models.transformer.context import Context
 from models.transformer.memory import Memory
-from models.transformer.self_attention import SelfAttention
+from models.transformer.multihead import SelfAttention
 
 B, T, M, D, N, V = 4, 8, 16, 16, 2, 32
 SIZES = {"vocab_size": V, "layers": 2, "width": D, "heads": N, "ff": 24, "dtype": "float32"}

@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from models.attention import BACKENDS, attend, select_backends
+from models.attention import BACKENDS, select_backends
 from models.attention.kernels import gpu
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.errors import ModelError
-from tests.models.attention.conftest import T, arrays
 
 ONES = jnp.ones((1, 1024))
 BIAS = jnp.zeros((1, 1, 1024, 1024))
@@ -92,7 +91,6 @@ def test_select_once_for_each_pattern_of_the_heads():
         ("splash", Mask(causal=True), {"platform": "tpu", "dropout_rate": 0.1}),
         ("splash", PREFIX, {"platform": "tpu"}),
         ("splash", Mask(pattern=parse_pattern("column_8")), {"platform": "tpu"}),
-        ("flash", Mask(causal=True), {}),
     ],
 )
 def test_select_refuses(backend, mask, options):
@@ -115,12 +113,3 @@ def test_select_without_triton(monkeypatch):
         assert select(documents, platform="gpu", rows=4096) == ("chunked",)
     finally:
         gpu.triton_kernel.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("groups", "keys", "options"), [(3, T, {}), (2, 5, {}), (2, T, {"bias": jnp.zeros((1, 3, T, T))})]
-)
-def test_attend_refuses_shapes(groups, keys, options):
-    query, key, value, _ = arrays(groups=groups)
-    with pytest.raises(ModelError):
-        attend(query, key, value[:, :keys], Mask(), **options)

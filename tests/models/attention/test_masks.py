@@ -7,7 +7,6 @@ import pytest
 
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
-from models.errors import ModelError
 
 
 def table(mask, T, S, heads=1):
@@ -62,24 +61,3 @@ def test_mask_crosses_jit_with_static_options_and_traced_arrays():
     assert traced(Mask(causal=True, offset=jnp.array(1))).sum() == 5
     assert traced(Mask(causal=True, offset=jnp.array(2))).sum() == 7
     assert traced._cache_size() == 1
-
-
-@pytest.mark.parametrize(
-    ("mask", "field"),
-    [
-        (Mask(memory=3), "memory"),
-        (Mask(query_ranks=row(1, 2, 3, 4)), "query_ranks"),
-        (Mask(key_segments=row(1, 2, 3, 4)), "key_segments"),
-        (Mask(key_valid=row(True)), "key_valid"),
-        (Mask(prefix=jnp.array([2])), "prefix"),
-        (Mask(query_columns=row(1, 2, 3, 4), offset=jnp.array(1)), "query_columns"),
-    ],
-)
-def test_check_refuses(mask, field):
-    with pytest.raises(ModelError, match=f"mask.{field}"):
-        mask.dense(4, 4)
-
-
-def test_check_refuses_one_set_of_segments_for_keys_of_another_length():
-    with pytest.raises(ModelError, match=r"mask\.key_segments"):
-        Mask(query_segments=row(1, 1, 1, 1)).dense(4, 5)

@@ -11,7 +11,7 @@ from jax._src.cudnn import fused_attention_stablehlo
 from jax.sharding import PartitionSpec
 
 from configs.common import base
-from models.attention import attend, dispatch
+from models.attention import api, attend
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.errors import ModelError
@@ -148,7 +148,7 @@ LAYOUTS = ({"data": 8}, {"fsdp": 8}, {"tensor": 8}, {"sequence": 8}, {"data": 2,
 
 def lowered_for_cuda(path, mask, sizes, monkeypatch):
     """Attention's forward and backward pass lowered for GPUs that are not here."""
-    monkeypatch.setattr(dispatch, "_platform", lambda: "gpu")
+    monkeypatch.setattr(api, "_platform", lambda: "gpu")
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91200)
     monkeypatch.setattr(fused_attention_stablehlo, "check_compute_capability", lambda capability: True)
     monkeypatch.setattr(fused_attention_stablehlo, "is_cuda_compute_capability_equal", lambda capability: False)

@@ -54,7 +54,7 @@ def test_rotation_depends_on_distance_alone():
 def test_norm_of_bfloat16_is_computed_in_float32(kind):
     """Mean 64, deviation 0.5: in bfloat16 (8 bits) the variance would be lost altogether."""
     x = (64 + 0.5 * jax.random.normal(jax.random.key(0), (4, 256))).astype(jnp.bfloat16)
-    module = Norm(kind, 1e-5, 1.0, 0.0, "bfloat16", "float32")
+    module = Norm(kind, 1e-5, "bfloat16", "float32")
     y = module.apply(nn.unbox(module.init(jax.random.key(0), x)), x)
     assert y.dtype == jnp.bfloat16
     exact = np.asarray(x, np.float64)

@@ -18,7 +18,7 @@ from models.transformer.block import Block
 from models.transformer.context import Context
 from models.transformer.mlp import FeedForward
 from models.transformer.model import Output
-from models.transformer.self_attention import SelfAttention
+from models.transformer.multihead import SelfAttention
 from pretrain.costs.flops import forward_flops
 from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import parameters_of, unboxed
@@ -71,7 +71,7 @@ class TwoSides(nn.Module):
             ),
         )
         ff = functools.partial(FeedForward, **SHARED, ff=F, activation="relu", bias=True, out_std=0.02, dropout=0.0)
-        norm = functools.partial(Norm, "rms", 1e-6, 1.0, 0.0, "float32", "float32")
+        norm = functools.partial(Norm, "rms", 1e-6, "float32", "float32")
         block = Block({"attention": attention, **more, "feed_forward": ff}, norm, "pre", 0.0)
         return block(x, Context(mask), {})[0]
 
