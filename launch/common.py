@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 COMMANDS = ("train", "evaluate", "generate", "describe", "plan", "goodput", "prepare", "import", "export")
@@ -19,28 +19,31 @@ NOT_RUN = (126, 127)  # a shell's exit codes for a command that is not executabl
 FINAL = (0, MISTAKE, STOPPED, *NOT_RUN)  # exit codes after which nothing is restarted
 PORT = 28476  # of process 0
 IMAGE_FOLDER = "/longhaul"  # of the project in the Dockerfile's image
-FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")  # topologies of v5e and v6e
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:
-    """Command-line parser of `python -m launch.NAME`."""
-    return argparse.ArgumentParser(
+    """Command-line parser of `python -m launch.NAME`, with the options of all launchers."""
+    flags = argparse.ArgumentParser(
         prog=f"python -m launch.{name}",
         usage="%(prog)s [options] -- COMMAND --flags",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-
-
-def add_shared(flags: argparse.ArgumentParser, env: bool = False) -> None:
-    """Add `--restarts`, `--dry-run` and, for processes that do not inherit this environment, `--env`."""
     restarts = "restart up to N times after a preemption or a fault, never after a user's mistake (default: 0)"
     flags.add_argument("--restarts", type=natural, default=0, metavar="N", help=restarts)
     flags.add_argument("--dry-run", action="store_true", help="print what would be executed, and do nothing")
-    if env:
-        help = "a variable of the program's environment; repeatable"
-        flags.add_argument("--env", type=variable, action="append", default=[], metavar="NAME=VALUE", help=help)
+    return flags
+
+
+def add(flags: argparse.ArgumentParser, name: str, default: object, help: str, **more) -> None:
+    """Add an option: `True` as a default makes a switch, a number a number, all else text."""
+    if default is True:
+        flags.add_argument(name, action="store_true", help=help)
+        return
+    shown = "" if default in (None, []) else f" (default: {default})"
+    kind = {int: positive, float: float}.get(type(default), text)
+    flags.add_argument(name, **{"type": kind, "default": default, "help": help + shown} | more)
 
 
 def parse(
@@ -129,18 +132,26 @@ def text(value: str) -> str:
     return value
 
 
-def natural(value: str) -> int:
-    """A whole number from 0 up."""
-    if not value.isdecimal():
-        raise argparse.ArgumentTypeError(f"{value!r} is not a whole number from 0 up")
+def natural(value: str, least: int = 0) -> int:
+    """A whole number from `least` up."""
+    if not value.isdecimal() or int(value) < least:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a whole number from {least} up")
     return int(value)
 
 
 def positive(value: str) -> int:
     """A whole number from 1 up."""
-    if not value.isdecimal() or int(value) == 0:
-        raise argparse.ArgumentTypeError(f"{value!r} is not a whole number from 1 up")
-    return int(value)
+    return natural(value, least=1)
+
+
+def topology(value: str, dims: Mapping[str, int]) -> tuple[str, tuple[int, ...]]:
+    """(TPU, shape) of a slice, such as v5p:4x4x4; `dims` has the number of sizes by TPU."""
+    kind, _, sizes = value.partition(":")
+    shape = tuple(int(size) for size in sizes.split("x") if size.isdecimal())
+    if kind not in dims or len(shape) != dims[kind] or sizes != "x".join(map(str, shape)) or 0 in shape:
+        known = ", ".join(f"{name}:{'x'.join('4' * count)}" for name, count in dims.items())
+        raise argparse.ArgumentTypeError(f"{value} is not a TPU with the shape of its slice in chips, such as {known}")
+    return kind, shape
 
 
 def variable(value: str) -> str:
@@ -148,3 +159,7 @@ def variable(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*=[^\0]*", value):
         raise argparse.ArgumentTypeError(f"{value!r} is not NAME=VALUE")
     return value
+
+
+# More keywords of `--env`, for processes that do not inherit this environment.
+VARIABLE = {"type": variable, "action": "append", "metavar": "NAME=VALUE"}

@@ -69,36 +69,31 @@ spec:
               volumes: {volumes}
 """
 
-UP_TO_A_CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
-# GKE's name of each TPU, the most chips of a single node, its topologies ("Plan TPUs in GKE") and the largest one.
-# Nodes of larger slices have 4 chips; beyond 4x4x4 a topology consists of whole cubes.
+# GKE's name of each TPU, the most chips of a single node ("Plan TPUs in GKE"), and the dimensions of a slice. Nodes of
+# larger slices have 4 chips.
 TPUS = {
-    "v4": ("tpu-v4-podslice", 4, UP_TO_A_CUBE, (16, 16, 16)),
-    "v5e": ("tpu-v5-lite-podslice", 8, common.FLAT, (16, 16)),
-    "v5p": ("tpu-v5p-slice", 4, ("1x1x1", "2x1x1", *UP_TO_A_CUBE), (16, 16, 24)),
-    "v6e": ("tpu-v6e-slice", 8, common.FLAT, (16, 16)),
+    "v4": ("tpu-v4-podslice", 4, 3),
+    "v5e": ("tpu-v5-lite-podslice", 8, 2),
+    "v5p": ("tpu-v5p-slice", 4, 3),
+    "v6e": ("tpu-v6e-slice", 8, 2),
 }
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line; return the exit code, kubectl's own with --apply."""
     flags = common.parser("gke", __doc__)
-    flags.add_argument("--name", type=common.text, default="longhaul", help="name of the JobSet (default: longhaul)")
-    flags.add_argument("--namespace", type=common.text, help="its namespace (default: kubectl's own)")
-    flags.add_argument(
-        "--image", type=common.text, required=True, help="image built from the Dockerfile, in a registry"
-    )
-    flags.add_argument("--tpu", type=tpu, help="type and topology of the TPU node pool, such as v5p:4x4x4")
-    flags.add_argument("--gpu", type=common.text, help="accelerator of the GPU node pool, such as nvidia-h100-80gb")
-    flags.add_argument("--nodes", type=common.positive, default=1, help="GPU nodes, one process on each (default: 1)")
-    flags.add_argument("--gpus-per-node", type=common.positive, default=8, help="GPUs of each node (default: 8)")
-    flags.add_argument("--spot", action="store_true", help="run on spot nodes")
-    flags.add_argument("--claim", type=claim, help="NAME:PATH of the volume claim that holds the work folder")
-    flags.add_argument(
-        "--python", type=common.text, default="python", help="interpreter in the image (default: python)"
-    )
-    common.add_shared(flags, env=True)
-    flags.add_argument("--apply", action="store_true", help="apply the manifest with kubectl instead of printing it")
+    common.add(flags, "--name", "longhaul", "name of the JobSet")
+    common.add(flags, "--namespace", None, "its namespace (default: kubectl's own)")
+    common.add(flags, "--image", None, "image built from the Dockerfile, in a registry", required=True)
+    common.add(flags, "--tpu", None, "type and topology of the TPU node pool, such as v5p:4x4x4", type=tpu)
+    common.add(flags, "--gpu", None, "accelerator of the GPU node pool, such as nvidia-h100-80gb")
+    common.add(flags, "--nodes", 1, "GPU nodes, one process on each")
+    common.add(flags, "--gpus-per-node", 8, "GPUs of each node")
+    common.add(flags, "--spot", True, "run on spot nodes")
+    common.add(flags, "--claim", None, "NAME:PATH of the volume claim that holds the work folder", type=claim)
+    common.add(flags, "--python", "python", "interpreter in the image")
+    common.add(flags, "--apply", True, "apply the manifest with kubectl instead of printing it")
+    common.add(flags, "--env", [], "a variable of the program's environment; repeatable", **common.VARIABLE)
     options, program = common.parse(flags, argv)
     if bool(options.tpu) == bool(options.gpu):
         flags.error("name the node pool, either as --tpu v5p:4x4x4 or as --gpu nvidia-h100-80gb --nodes 4")
@@ -125,9 +120,9 @@ def manifest(options: argparse.Namespace, program: Sequence[str]) -> str:
     metadata = {"name": options.name} | ({"namespace": options.namespace} if options.namespace else {})
     tolerated = []
     if options.tpu:
-        kind, topology = options.tpu
-        accelerator, single, *_ = TPUS[kind]
-        total = math.prod(map(int, topology.split("x")))
+        kind, shape = options.tpu
+        accelerator, single, _ = TPUS[kind]
+        total, topology = math.prod(shape), "x".join(map(str, shape))
         chips = total if total <= single else 4
         pods, limits = total // chips, {"google.com/tpu": chips}
         selector = {"cloud.google.com/gke-tpu-accelerator": accelerator, "cloud.google.com/gke-tpu-topology": topology}
@@ -175,18 +170,9 @@ def escape(word: str) -> str:
     return word.replace("$", "$$")
 
 
-def tpu(value: str) -> tuple[str, str]:
-    """A TPU and a topology that GKE has, such as v5p:4x4x4."""
-    kind, _, topology = value.partition(":")
-    if kind not in TPUS:
-        raise argparse.ArgumentTypeError(f"{value} is not a known TPU; write one of {', '.join(TPUS)}, as v5p:4x4x4")
-    *_, known, largest = TPUS[kind]
-    sizes = [int(size) for size in topology.split("x")] if re.fullmatch(r"[1-9]\d*(x[1-9]\d*)+", topology) else []
-    cubes = len(sizes) == len(largest) == 3 and sizes == sorted(sizes) and not any(size % 4 for size in sizes)
-    if topology not in known and not (cubes and all(size <= most for size, most in zip(sizes, largest, strict=True))):
-        more = f", or rising multiples of 4 up to {'x'.join(map(str, largest))}" if len(largest) == 3 else ""
-        raise argparse.ArgumentTypeError(f"{value} is not a topology of {kind}: {', '.join(known)}{more}")
-    return kind, topology
+def tpu(value: str) -> tuple[str, tuple[int, ...]]:
+    """A TPU and the shape of its slice."""
+    return common.topology(value, {name: dims for name, (*_, dims) in TPUS.items()})
 
 
 def claim(value: str) -> tuple[str, str]:

@@ -25,15 +25,11 @@ WAIT_FOR_DEVICES = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
 def main(argv: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     flags = common.parser("local", __doc__)
-    flags.add_argument("--processes", type=common.positive, default=2, help="number of processes (default: 2)")
-    flags.add_argument(
-        "--devices", type=common.positive, help="virtual CPU devices per process (default: the machine's own)"
-    )
-    flags.add_argument("--logs", type=common.text, help="folder of process-0.log and so on (default: a new one)")
-    flags.add_argument(
-        "--grace", type=float, default=30, help="seconds between asking the others to stop and a kill (default: 30)"
-    )
-    common.add_shared(flags)
+    common.add(flags, "--processes", 2, "number of processes")
+    devices = "virtual CPU devices per process (default: the machine's own)"
+    common.add(flags, "--devices", None, devices, type=common.positive)
+    common.add(flags, "--logs", None, "folder of process-0.log and so on (default: a new one)")
+    common.add(flags, "--grace", 30.0, "seconds between asking the others to stop and a kill")
     options, program = common.parse(flags, argv)
     command = [sys.executable, "-m", "pretrain", *program]
     if options.dry_run:

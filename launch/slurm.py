@@ -72,35 +72,21 @@ elif (({fault})); then
 def main(argv: Sequence[str]) -> int:
     """Run the command line; return sbatch's exit code."""
     flags = common.parser("slurm", __doc__)
-    flags.add_argument("--nodes", type=common.positive, default=1, help="number of nodes (default: 1)")
-    flags.add_argument("--gpus-per-node", type=common.positive, help="GPUs of each node (default: none)")
-    flags.add_argument(
-        "--per", choices=("node", "gpu"), default="node", help="one process per node or GPU (default: node)"
-    )
-    flags.add_argument("--cpus", type=common.positive, default=8, help="CPU cores per process (default: 8)")
-    flags.add_argument("--time", type=common.text, default="24:00:00", help="time limit (default: 24:00:00)")
-    flags.add_argument(
-        "--warning", type=common.positive, default=120, help="seconds before it to save and requeue (default: 120)"
-    )
-    flags.add_argument("--name", type=common.text, default="longhaul", help="name of the job (default: longhaul)")
-    flags.add_argument("--partition", type=common.text, help="partition to submit to")
-    flags.add_argument("--account", type=common.text, help="account to charge")
-    flags.add_argument(
-        "--sbatch",
-        type=common.text,
-        action="append",
-        default=[],
-        metavar="OPTION",
-        help="another option of sbatch; repeatable",
-    )
-    flags.add_argument("--logs", type=common.text, default="runs/slurm", help="folder of the log (default: runs/slurm)")
-    common.add_shared(flags)
-    flags.add_argument("--container-image", type=common.text, help="image to run in, with the plugin pyxis (enroot)")
-    flags.add_argument("--apptainer", type=common.text, help="image to run in, with apptainer")
-    flags.add_argument(
-        "--mounts", type=common.text, help="folders visible in the container, FROM:TO separated by commas"
-    )
-    flags.add_argument("--python", help="interpreter on the nodes (default: .venv/bin/python, in a container python)")
+    common.add(flags, "--nodes", 1, "number of nodes")
+    common.add(flags, "--gpus-per-node", None, "GPUs of each node (default: none)", type=common.positive)
+    common.add(flags, "--per", "node", "one process per node or GPU", choices=("node", "gpu"))
+    common.add(flags, "--cpus", 8, "CPU cores per process")
+    common.add(flags, "--time", "24:00:00", "time limit")
+    common.add(flags, "--warning", 120, "seconds before it to save and requeue")
+    common.add(flags, "--name", "longhaul", "name of the job")
+    common.add(flags, "--partition", None, "partition to submit to")
+    common.add(flags, "--account", None, "account to charge")
+    common.add(flags, "--sbatch", [], "another option of sbatch; repeatable", action="append", metavar="OPTION")
+    common.add(flags, "--logs", "runs/slurm", "folder of the log")
+    common.add(flags, "--container-image", None, "image to run in, with the plugin pyxis (enroot)")
+    common.add(flags, "--apptainer", None, "image to run in, with apptainer")
+    common.add(flags, "--mounts", None, "folders visible in the container, FROM:TO separated by commas")
+    common.add(flags, "--python", None, "interpreter on the nodes (default: .venv/bin/python, in a container python)")
     options, program = common.parse(flags, argv)
     container = options.container_image or options.apptainer
     if options.per == "gpu" and not options.gpus_per_node:

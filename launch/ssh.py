@@ -50,31 +50,17 @@ echo "launch: $1 stopped on $HOSTNAME"
 def main(argv: Sequence[str]) -> int:
     """Run the command line; return the exit code of the first process that failed, or 0."""
     flags = common.parser("ssh", __doc__)
-    flags.add_argument(
-        "--hosts", type=common.text, help="hosts as ssh takes them, separated by commas: node1,user@node2"
-    )
-    flags.add_argument("--hostfile", type=common.text, help="file with one host per line")
-    flags.add_argument(
-        "--coordinator", type=common.text, help=f"address:port of the first host (default: its name:{common.PORT})"
-    )
-    flags.add_argument(
-        "--folder", type=common.text, default="longhaul", help="the project on each host (default: longhaul)"
-    )
-    flags.add_argument(
-        "--python", type=common.text, default=".venv/bin/python", help="interpreter (default: .venv/bin/python)"
-    )
-    flags.add_argument(
-        "--name", type=common.text, default="longhaul", help="name of the run on the hosts (default: longhaul)"
-    )
-    flags.add_argument(
-        "--ssh", type=common.text, default="ssh", help="ssh with options, such as 'ssh -p 2222' (default: ssh)"
-    )
-    flags.add_argument("--logs", type=common.text, default="runs/ssh", help="folder of the logs (default: runs/ssh)")
-    flags.add_argument(
-        "--grace", type=float, default=300, help="seconds between asking a program to stop and a kill (default: 300)"
-    )
-    common.add_shared(flags, env=True)
-    flags.add_argument("--stop", action="store_true", help="stop the run on all hosts, with everything saved")
+    common.add(flags, "--hosts", None, "hosts as ssh takes them, separated by commas: node1,user@node2")
+    common.add(flags, "--hostfile", None, "file with one host per line")
+    common.add(flags, "--coordinator", None, f"address:port of the first host (default: its name:{common.PORT})")
+    common.add(flags, "--folder", "longhaul", "the project on each host")
+    common.add(flags, "--python", ".venv/bin/python", "interpreter")
+    common.add(flags, "--name", "longhaul", "name of the run on the hosts")
+    common.add(flags, "--ssh", "ssh", "ssh with options, such as 'ssh -p 2222'")
+    common.add(flags, "--logs", "runs/ssh", "folder of the logs")
+    common.add(flags, "--grace", 300.0, "seconds between asking a program to stop and a kill")
+    common.add(flags, "--stop", True, "stop the run on all hosts, with everything saved")
+    common.add(flags, "--env", [], "a variable of the program's environment; repeatable", **common.VARIABLE)
     options, program = common.parse(flags, argv, standalone=["stop"])
     hosts = read_hosts(flags, options)
     commands = [[*shlex.split(options.ssh), *OPTIONS, host] for host in hosts]
@@ -138,18 +124,15 @@ def quote(path: str) -> str:
 
 
 def read_hosts(flags: argparse.ArgumentParser, options: argparse.Namespace) -> list[str]:
-    """Hosts of `--hosts` or `--hostfile`, each once."""
-    if bool(options.hosts) == bool(options.hostfile):
-        flags.error("name the hosts, either as --hosts=node1,node2 or in a file with --hostfile")
+    """Hosts of `--hosts` or `--hostfile`, each once: one process drives all devices of a host."""
     if options.hostfile and not Path(options.hostfile).is_file():
         flags.error(f"--hostfile={options.hostfile}: no such file")
-    lines = Path(options.hostfile).read_text().splitlines() if options.hostfile else options.hosts.split(",")
+    lines = Path(options.hostfile).read_text().splitlines() if options.hostfile else (options.hosts or "").split(",")
     hosts = [host for host in (line.partition("#")[0].strip() for line in lines) if host]
-    for host in hosts:
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9@._-]*", host):
-            flags.error(f"{host!r} is not a host; write node1 or user@node1 (ports and keys go into ~/.ssh/config)")
+    if wrong := [host for host in hosts if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9@._-]*", host)]:
+        flags.error(f"{wrong[0]!r} is not a host; write node1 or user@node1 (ports and keys go into ~/.ssh/config)")
     if not hosts or len({host.rpartition("@")[2] for host in hosts}) < len(hosts):
-        flags.error("name at least one host, each once: one process drives all devices of a host")
+        flags.error("name the hosts, each once, as --hosts=node1,node2 or in a file with --hostfile")
     return hosts
 
 

@@ -12,7 +12,6 @@ terminal that outlives you (tmux).
 
 import argparse
 import math
-import re
 import shlex
 import subprocess
 import sys
@@ -31,34 +30,33 @@ GRACE = 600.0  # seconds for the workers to save and end
 LOST = ("PREEMPTED", "TERMINATED", "FAILED", "SUSPENDED")
 # States that do not end by themselves; all others are waited for.
 IDLE = ("STOPPED", "STOPPING", "HIDDEN", "UNKNOWN")
-# gcloud's name of each TPU, what it counts per chip (v5p: two cores), and an example of its topologies.
+# gcloud's name of each TPU, what it counts per chip (v4, v5p: two cores), and the dimensions of a slice.
 TPUS = {
-    "v4": ("v4", 2, "4x4x8"),
-    "v5e": ("v5litepod", 1, "8x8"),
-    "v5litepod": ("v5litepod", 1, "8x8"),
-    "v5p": ("v5p", 2, "4x4x4"),
-    "v6e": ("v6e", 1, "4x4"),
+    "v4": ("v4", 2, 3),
+    "v5e": ("v5litepod", 1, 2),
+    "v5litepod": ("v5litepod", 1, 2),
+    "v5p": ("v5p", 2, 3),
+    "v6e": ("v6e", 1, 2),
 }
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command line; return the exit code of the run."""
     flags = common.parser("tpu_pod", __doc__)
-    flags.add_argument("--tpu", type=common.text, required=True, help="name of the TPU VM or pod")
-    flags.add_argument("--zone", type=common.text, required=True, help="its zone")
-    flags.add_argument("--project", type=common.text, help="its project (default: gcloud's own)")
-    flags.add_argument("--create", type=pod_type, metavar="TYPE", help="create it: v5p:4x4x4, or gcloud's name v5p-128")
-    flags.add_argument("--version", type=common.text, help="its software, needed by --create, such as v2-alpha-tpuv5")
-    flags.add_argument("--spot", action="store_true", help="create it from spare capacity, which can be preempted")
-    flags.add_argument("--queued", action="store_true", help="create it through a queued resource of the same name")
-    flags.add_argument("--install", action="store_true", help="copy and install the tree on every worker first")
-    flags.add_argument(
-        "--python", type=common.text, default="python3", help="Python >= 3.11 of the workers (default: python3)"
-    )
-    flags.add_argument("--logs", type=common.text, help="folder of the workers' log (default: runs/TPU)")
-    common.add_shared(flags, env=True)
-    flags.add_argument("--stop", action="store_true", help="only stop the run on all workers, with everything saved")
-    flags.add_argument("--delete", action="store_true", help="delete the pod at the end, even after a failure")
+    common.add(flags, "--tpu", None, "name of the TPU VM or pod", required=True)
+    common.add(flags, "--zone", None, "its zone", required=True)
+    common.add(flags, "--project", None, "its project (default: gcloud's own)")
+    create = "create it: v5p:4x4x4, or gcloud's name v5p-128"
+    common.add(flags, "--create", None, create, type=accelerator, metavar="TYPE")
+    common.add(flags, "--version", None, "its software, needed by --create, such as v2-alpha-tpuv5")
+    common.add(flags, "--spot", True, "create it from spare capacity, which can be preempted")
+    common.add(flags, "--queued", True, "create it through a queued resource of the same name")
+    common.add(flags, "--install", True, "copy and install the tree on every worker first")
+    common.add(flags, "--python", "python3", "Python >= 3.11 of the workers")
+    common.add(flags, "--logs", None, "folder of the workers' log (default: runs/TPU)")
+    common.add(flags, "--stop", True, "only stop the run on all workers, with everything saved")
+    common.add(flags, "--delete", True, "delete the pod at the end, even after a failure")
+    common.add(flags, "--env", [], "a variable of the program's environment; repeatable", **common.VARIABLE)
     options, program = common.parse(flags, argv, standalone=["stop", "delete", "create", "install"])
     if options.create and not options.version:
         flags.error("--create needs --version; gcloud compute tpus tpu-vm versions list shows them")
@@ -97,7 +95,7 @@ class Pod:
 
     def create(self) -> list[str]:
         options = self.options
-        kind = [*accelerator(options.create), *(["--spot"] if options.spot else [])]
+        kind = [*options.create, *(["--spot"] if options.spot else [])]
         if options.queued:
             node = [f"--node-id={options.tpu}", f"--runtime-version={options.version}"]
             return self._gcloud("queued-resources", "create", *node, *kind)
@@ -213,25 +211,15 @@ def query(command: Sequence[str]) -> str | None:
     return None
 
 
-def pod_type(value: str) -> str:
-    """A type of pods as gcloud names it (v5p-128), or a TPU with its topology (v5p:4x4x4)."""
-    kind, colon, topology = common.text(value).partition(":")
-    if colon and kind not in TPUS:
-        raise argparse.ArgumentTypeError(f"{value} is not a known TPU; write one of {', '.join(TPUS)}")
-    if colon and not re.fullmatch(re.sub(r"\d", r"[1-9]\\d*", TPUS[kind][2]), topology):
-        raise argparse.ArgumentTypeError(f"{value}: write a topology such as {kind}:{TPUS[kind][2]}")
-    return value
-
-
-def accelerator(pod: str) -> list[str]:
-    """gcloud's options for a type of pods; v5p:4x4x4 has 64 chips of two cores, v5p-128."""
-    kind, colon, topology = pod.partition(":")
-    if not colon:
-        return [f"--accelerator-type={kind}"]
+def accelerator(value: str) -> list[str]:
+    """gcloud's options for its own name of a pod (v5p-128) or a topology: v5p:4x4x4 has 64 chips of two cores."""
+    if ":" not in value:
+        return [f"--accelerator-type={common.text(value)}"]
+    kind, shape = common.topology(value, {name: dims for name, (_, _, dims) in TPUS.items()})
     if kind == "v4":  # the only one whose topology gcloud takes
-        return [f"--type={kind}", f"--topology={topology}"]
+        return [f"--type={kind}", f"--topology={value.partition(':')[2]}"]
     prefix, cores, _ = TPUS[kind]
-    return [f"--accelerator-type={prefix}-{cores * math.prod(map(int, topology.split('x')))}"]
+    return [f"--accelerator-type={prefix}-{cores * math.prod(shape)}"]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from pretrain.plan.topology import Topology, launchers
+from pretrain.plan.topology import Topology
 
 SOFTWARE = {
     "v4": "tpu-ubuntu2204-base",
@@ -25,8 +25,8 @@ def commands(topology: Topology, name: str, flags: Sequence[str], workdir: str =
     name = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")  # gcloud's rule for TPU names
     name = name if name[:1].isalpha() else f"run-{name}".rstrip("-")
 
-    # Flags are quoted for the shell: sources of text often contain * and ?.
     def train(place: str) -> str:
+        # Quoted for the shell: sources of text often contain * and ?.
         return f"train {shlex.join([*flags, f'--workdir={workdir or place}'])}"
 
     family, count = topology.name.partition(":")[0], topology.count
@@ -35,11 +35,8 @@ def commands(topology: Topology, name: str, flags: Sequence[str], workdir: str =
             made = f"--create {topology.name} --version {SOFTWARE[family]} --install --restarts 20 --delete"
             image = f"--image REGISTRY/longhaul --tpu {topology.name} --restarts 20 --apply"
             bucket = train(f"gs://BUCKET/{name}")
-            lines = {
-                "tpu_pod": f"python -m launch.tpu_pod --tpu {name} --zone ZONE {made} -- {bucket}",
-                "gke": f"python -m launch.gke {image} -- {bucket}",
-            }
-            return [lines[launcher] for launcher in launchers(family, topology.shape)]
+            pod = f"python -m launch.tpu_pod --tpu {name} --zone ZONE {made} -- {bucket}"
+            return [pod, f"python -m launch.gke {image} -- {bucket}"]
         case "cuda":
             node = f"--nodes 1 --gpus-per-node {count} --restarts 20"
             return [

@@ -7,7 +7,6 @@ makes any number of devices.
 import contextlib
 import dataclasses
 import importlib.util
-import itertools
 import math
 import os
 import re
@@ -30,7 +29,6 @@ EXAMPLES = {
 }
 HOST = 4  # chips per TPU host, libtpu's default
 LIBTPU = "libtpu is not installed. Run pip install -e '.[plan]'."
-OF_GCLOUD = re.compile(r"(v4|v5litepod|v5e|v5p|v6e)-(\d{1,6})")
 SHAPE = re.compile(r"[1-9]\d{0,5}(x[1-9]\d{0,5})*")
 
 
@@ -63,42 +61,37 @@ class Topology:
 def parse(name: str) -> Topology:
     """The topology of a name. Errors: UserError."""
     kind, _, sizes = name.partition(":")
-    if by_cores := OF_GCLOUD.fullmatch(name):
-        raise UserError(_of_gcloud(name, *by_cores.groups()))
     if kind not in HARDWARE:
         known = ", ".join(EXAMPLES.values())
         close = nearest(kind, HARDWARE)
         raise UserError(f"--topology={name}: unknown hardware{close} Examples: {known}.")
     hardware = HARDWARE[kind]
     shape = tuple(int(size) for size in sizes.split("x")) if SHAPE.fullmatch(sizes) else ()
-    if len(shape) != hardware.dims or math.prod(shape) > hardware.most:
-        wanted = {1: f"a number of devices, at most {hardware.most:,}", 2: "two sizes", 3: "three sizes"}[hardware.dims]
-        raise UserError(
-            f"--topology={name}: not a shape of {kind}. Write {wanted} after the colon, as in {EXAMPLES[kind]}."
-        )
-    if hardware.platform == "tpu":
-        check_slice(kind, shape)
+    exists = hardware.platform != "tpu" or is_rented(kind, shape)
+    if len(shape) != hardware.dims or math.prod(shape) > hardware.most or not exists:
+        wanted = SLICES.get(hardware.dims, f"a number of devices, at most {hardware.most:,}")
+        raise UserError(f"--topology={name}: not a shape of {kind}. Write {wanted}, as in {EXAMPLES[kind]}.")
     return Topology(name, hardware, shape)
 
 
-def _of_gcloud(name: str, kind: str, number: str) -> str:
-    """Message about a gcloud name, which counts TensorCores for v4 and v5p: two per chip."""
-    kind = kind.replace("v5litepod", "v5e")
-    hardware = HARDWARE[kind]
-    chips = int(number) // 2 if hardware.core else int(number)
-    shape = _shape(chips, hardware.dims)
-    example = f"{kind}:{format_shape(shape)}" if launchers(kind, shape) else EXAMPLES[kind]
-    return f"--topology={name}: gcloud's name of a slice. Write its shape in chips, such as --topology={example}."
+# Slices that Google rents: pages "TPU v4", "TPU v5e", "TPU v5p" and "TPU v6e" of docs.cloud.google.com/tpu/docs.
+FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))  # v5e and v6e
+BELOW_A_CUBE = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
+PART_OF_A_HOST = ((1, 1, 1), (2, 1, 1))  # v5p
+CUBE = 4  # chips along an edge of the building block of larger slices, which are linked optically
+MOST = {"v4": 64, "v5p": 96}  # cubes in a slice
+SLICES = {  # by their number of dimensions
+    2: "a slice that Google rents: 1x1, 2x2, 2x4 to 16x16",
+    3: "a slice that Google rents: 2x2x1, 2x2x2, 2x2x4, 2x4x4 or rising multiples of 4",
+}
 
 
-def _shape(count: int, dims: int) -> tuple[int, ...]:
-    """The most cubic shape of `count` chips, a power of two; () otherwise."""
-    if count < 1 or count & (count - 1):
-        return ()
-    # Distribute the factors of two over the dimensions as evenly as possible.
-    each, more = divmod(count.bit_length() - 1, dims)
-    sizes = [2 ** (each + (place >= dims - more)) for place in range(dims)]
-    return tuple(sorted(sizes, key=lambda size: (size == 1, size)))
+def is_rented(kind: str, shape: tuple[int, ...]) -> bool:
+    """Whether a slice of this shape is for rent; larger ones of v4 and v5p consist of cubes of 4x4x4 chips."""
+    if shape in (*FLAT, *BELOW_A_CUBE) or (kind == "v5p" and shape in PART_OF_A_HOST):
+        return True
+    cubes = all(size % CUBE == 0 for size in shape) and list(shape) == sorted(shape)
+    return kind in MOST and cubes and math.prod(shape) <= MOST[kind] * CUBE**3
 
 
 def _leave_accelerators_alone(topology: Topology) -> None:
@@ -139,59 +132,3 @@ def _cpus(topology: Topology) -> list:
             f"Set XLA_FLAGS=--xla_force_host_platform_device_count={topology.count}."
         )
     return found[: topology.count]
-
-
-# Slices that Google rents, which `launch.tpu_pod --create` and `launch.gke --tpu` accept. Sources: pages "TPU v4", "TPU
-# v5e", "TPU v5p" and "TPU v6e" of docs.cloud.google.com/tpu/docs, and "Plan TPUs in GKE".
-
-Shape = tuple[int, ...]
-FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))  # of v5e and v6e
-BELOW_A_CUBE = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
-PART_OF_A_HOST = {"v5p": ((1, 1, 1), (2, 1, 1))}  # GKE only
-CUBE = 4  # chips along an edge of the building block
-MOST = {"v4": 64, "v5p": 96}  # cubes in a slice
-LARGEST = {"v4": (16, 16, 16), "v5p": (16, 16, 24)}  # on GKE
-EVERYWHERE = ("tpu_pod", "gke")
-
-
-def launchers(kind: str, shape: Shape) -> tuple[str, ...]:
-    """Launchers that can create a slice, simplest first; () if it is not rented."""
-    if shape in (*FLAT, *BELOW_A_CUBE):
-        return EVERYWHERE
-    if shape in PART_OF_A_HOST.get(kind, ()):
-        return ("gke",)
-    if kind not in LARGEST or list(shape) != sorted(shape) or any(size % CUBE for size in shape):
-        return ()
-    # Larger slices consist of optically linked cubes of 4x4x4 chips.
-    cubes = tuple(size // CUBE for size in shape)
-    few = math.prod(cubes) <= MOST[kind]
-    # gcloud takes a number of v5p chips and makes the most compact slice of them.
-    made = few and (kind == "v4" or cubes == _most_compact(math.prod(cubes)))
-    small = all(size <= most for size, most in zip(shape, LARGEST[kind], strict=True))
-    return tuple(name for name, takes in zip(EVERYWHERE, (made, small), strict=True) if takes)
-
-
-def check_slice(kind: str, shape: Shape) -> None:
-    """Raises UserError for a slice that is not rented."""
-    if launchers(kind, shape):
-        return
-    turned = [other for other in itertools.permutations(shape) if launchers(kind, other)]
-    known = FLAT if len(shape) == 2 else (*PART_OF_A_HOST.get(kind, ()), *BELOW_A_CUBE)
-    more = ", and those of three multiples of 4 in rising order" if kind in LARGEST else ""
-    remedy = (
-        f"Did you mean {kind}:{format_shape(turned[0])}?"
-        if turned
-        else f"Slices of {kind}: {', '.join(map(format_shape, known))}{more}."
-    )
-    raise UserError(f"--topology={kind}:{format_shape(shape)}: not a slice that Google rents. {remedy}")
-
-
-def format_shape(shape: Shape) -> str:
-    return "x".join(map(str, shape))
-
-
-def _most_compact(count: int) -> Shape:
-    """`count` cubes in the shape with the shortest longest edge, then the next; edges ascending."""
-    # Ascending edges, so that (1, 2, 4) and its permutations are one shape.
-    shapes = itertools.combinations_with_replacement(range(1, count + 1), 3)
-    return min((shape for shape in shapes if math.prod(shape) == count), key=lambda shape: shape[::-1])

@@ -5,7 +5,6 @@ import importlib
 import pytest
 
 from launch.common import COMMANDS
-from launch.common import variable as environment_variable
 from pretrain import cli
 
 POD, SLURM, GKE = ["--tpu=pod", "--zone=z"], [], ["--image=i", "--tpu=v5e:4x4"]
@@ -13,35 +12,24 @@ MISTAKES = [
     ("local", ["--processes", "2"], "--"),
     ("local", ["--processes", "0", "--", "train"], "--processes"),
     ("local", ["--proceses", "2", "--", "train"], "--proceses"),
-    ("local", ["--restarts=-1", "--", "train"], "--restarts"),
-    ("local", ["--logs", "", "--", "train"], "--logs"),
     ("local", ["--", "trian"], "train"),
-    ("local", ["--", "python3", "-m", "pretrain", "train"], "python3"),
-    ("local", ["train", "--config=a"], "train"),
     ("ssh", ["--", "train"], "--hosts"),
-    ("ssh", ["--hosts=a", "--hostfile=b", "--", "train"], "--hostfile"),
     ("ssh", ["--hosts=a,me@a", "--", "train"], "once"),
-    ("ssh", ["--hosts=a,-oProxyCommand=x", "--", "train"], "-oProxyCommand"),
     ("ssh", ["--hostfile=/no/such/file", "--", "train"], "/no/such/file"),
-    ("ssh", ["--hostfile=/dev/null", "--", "train"], "/dev/null"),
     ("ssh", ["--hosts=a", "--env=A", "--", "train"], "--env"),
     ("ssh", ["--hosts=a", "--ssh=no-such-ssh", "--", "train"], "no-such-ssh"),
     ("slurm", ["--per", "gpu", "--", "train"], "--gpus-per-node"),
-    ("slurm", ["--mounts", "/a:/b", "--", "train"], "--mounts"),
     ("slurm", ["--container-image=a", "--apptainer=b", "--", "train"], "--apptainer"),
-    ("slurm", ["--account", "a\nb", "--", "train"], "--account"),
     ("slurm", ["--", "train", "--config=configs/gpt9.py:xl"], "configs/gpt9.py"),
     ("tpu_pod", ["--zone=z", "--", "train"], "--tpu"),
     ("tpu_pod", POD, "--"),
     ("tpu_pod", [*POD, "--create=v5p-8", "--", "train"], "--version"),
     ("tpu_pod", [*POD, "--create=v5p:4x4", "--", "train"], "v5p:4x4"),
-    ("tpu_pod", [*POD, "--create=v9:4x4", "--", "train"], "v9"),
     ("tpu_pod", [*POD, "--spot", "--", "train"], "--create"),
     ("gke", ["--image=i", "--", "train"], "--tpu"),
     ("gke", [*GKE, "--gpu=x", "--", "train"], "--gpu"),
     ("gke", ["--tpu=v5e:4x4", "--", "train"], "--image"),
-    ("gke", ["--image=i", "--tpu=v9:4x4", "--", "train"], "v9"),
-    ("gke", ["--image=i", "--tpu=v5p:8x4x4", "--", "train"], "v5p:8x4x4"),
+    ("gke", ["--image=i", "--tpu=v5p:8x4", "--", "train"], "v5p:8x4"),
     ("gke", [*GKE, "--claim=shared", "--", "train"], "--claim"),
 ]
 
@@ -64,7 +52,3 @@ def test_missing_tool_exits_with_2(name, argv, tmp_path, monkeypatch):
 
 def test_commands_are_those_of_pretrain():
     assert {*COMMANDS} == {*cli.COMMANDS}
-
-
-def test_variable_keeps_its_value():
-    assert environment_variable("A=b='c' $(x)\n") == "A=b='c' $(x)\n"

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from launch.supervisor import Signals
-from launch.tpu_pod import Launch, Pod, accelerator, pod_type
+from launch.tpu_pod import Launch, Pod, accelerator
 
 MISSING = [sys.executable, "-c", "raise SystemExit('NOT_FOUND')"]
 BROKEN = [sys.executable, "-c", "raise SystemExit('UNAVAILABLE')"]
@@ -17,7 +17,16 @@ class States(Pod):
 
     def __init__(self, states, **options):
         options = (
-            dict(tpu="pod", zone="z", project=None, create="v5p-8", version="v", queued=False, spot=False) | options
+            dict(
+                tpu="pod",
+                zone="z",
+                project=None,
+                create=["--accelerator-type=v5p-8"],
+                version="v",
+                queued=False,
+                spot=False,
+            )
+            | options
         )
         super().__init__(argparse.Namespace(install=True, logs=None, delete=False, **options))
         self.states, self.calls = list(states), []
@@ -89,4 +98,4 @@ def test_bring_up_leaves_a_stopped_pod_alone():
     ],
 )
 def test_accelerator_as_gcloud_names_it(pod, options):
-    assert accelerator(pod_type(pod)) == options
+    assert accelerator(pod) == options
