@@ -5,33 +5,31 @@ from collections.abc import Mapping, Sequence
 from ml_collections import ConfigDict
 
 from input_pipeline.tokenizers.convert import LANGUAGE
-from pretrain.interop.config_map import ACTIVATIONS, ConfigMap, Key
+from pretrain.interop.config_map import ACTIVATIONS, Key
 from pretrain.interop.family import MASK_ROLES, Family, roles
-from pretrain.interop.weight_map import IDENTITY, Row, linear, norms, rows
+from pretrain.interop.weight_map import under
 
 OFFSET = 2  # unused first rows of the position tables, as in fairseq
-PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
-STACKS = {
-    "encoder": {"self_attn": "attention"},
-    "decoder": {"self_attn": "attention", "encoder_attn": "cross_attention"},
+ATTENTION = {
+    "/query": ".q_proj",
+    "/key": ".k_proj",
+    "/value": ".v_proj",
+    "/output": ".out_proj",
+    "_norm": "_layer_norm",
 }
-
-
-def _rows(section: Mapping) -> list[Row]:
-    table = rows(IDENTITY, ("model.shared.weight", "tokens"))
-    for stack, branches in STACKS.items():
-        layer, ours = f"model.{stack}.layers.{{layer}}.", f"{stack}/layers"
-        for name, own in branches.items():
-            table += linear(*((f"{layer}{name}.{hf}", f"{ours}/{own}/{part}") for hf, part in PROJECTIONS.items()))
-            table += norms((f"{layer}{name}_layer_norm", f"{ours}/{own}_norm"))
-        table += linear((f"{layer}fc1", f"{ours}/feed_forward/in"), (f"{layer}fc2", f"{ours}/feed_forward/out"))
-        table += norms((f"{layer}final_layer_norm", f"{ours}/feed_forward_norm"))
-        table += rows(IDENTITY, (f"model.{stack}.embed_positions.weight", f"{stack}_positions"))
-        table += norms((f"model.{stack}.layernorm_embedding", f"{stack}_embedding_norm"))
-        # mBART's stacks are pre-norm, so each ends with a norm.
-        if section["final_norm"]:
-            table += norms((f"model.{stack}.layer_norm", f"{stack}_norm"))
-    return table
+ENCODER = under("attention", "self_attn", ATTENTION) | {
+    "feed_forward/in": "fc1",
+    "feed_forward/out": "fc2",
+    "feed_forward_norm": "final_layer_norm",
+}
+STACKS = {"encoder": ENCODER, "decoder": ENCODER | under("cross_attention", "encoder_attn", ATTENTION)}
+NAMES = {"tokens": "model.shared.weight"}
+for _stack, _layer in STACKS.items():
+    NAMES |= under(f"{_stack}/layers/", f"model.{_stack}.layers.{{layer}}.", _layer) | {
+        f"{_stack}_positions": f"model.{_stack}.embed_positions.weight",
+        f"{_stack}_embedding_norm": f"model.{_stack}.layernorm_embedding",
+        f"{_stack}_norm": f"model.{_stack}.layer_norm",  # ends mBART's stacks, which are pre-norm
+    }
 
 
 def _hf_fixed(given: Mapping) -> dict[str, tuple]:
@@ -78,22 +76,19 @@ LEGACY = {
 IGNORED = ("force_bos_token_to_be_generated", "save_step")
 
 
-def _our_fixed(section: Mapping) -> dict[str, tuple]:
+def _fixed(section: Mapping) -> dict:
     return {
-        "norm": ("layer",),
-        "norm_epsilon": (1e-5,),
-        "placement": ("post",),
-        "final_norm": (False,),
-        "embedding_norm": (True,),
-        "positions": ("learned",),
-        "position_offset": (OFFSET,),
-        "head_size": (section["width"] // section["heads"],),
-        "dropout_hidden": (0.0,),
-        **dict.fromkeys(("attention_bias", "ff_bias", "scale_scores"), (True,)),
-        "scale_head": (False,),
-        # Any value: these models have no relative positions.
-        "buckets": (section["buckets"],),
-        "max_distance": (section["max_distance"],),
+        "norm": "layer",
+        "norm_epsilon": 1e-5,
+        "placement": "post",
+        "final_norm": False,
+        "embedding_norm": True,
+        "positions": "learned",
+        "position_offset": OFFSET,
+        "head_size": section["width"] // section["heads"],
+        "dropout_hidden": 0.0,
+        **dict.fromkeys(("attention_bias", "ff_bias", "scale_scores"), True),
+        "scale_head": False,
     }
 
 
@@ -106,9 +101,7 @@ def _complete_mbart(config: ConfigDict, given: Mapping, codes: Sequence[str]) ->
 
 COMMON = {
     "kind": "encoder_decoder",
-    "rows": _rows,
-    "tokenizers": ("huggingface",),
-    "special": roles(bos="classifier", eos="end") | MASK_ROLES,
+    "names": NAMES,
     "prefix": "model.",
     "tied": dict.fromkeys(
         ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"),
@@ -116,20 +109,20 @@ COMMON = {
     ),
     "ignored": ("final_logits_bias",),
     "zeros": ("final_logits_bias",),
-    "settle": lambda section, names: section | {"head_size": section["width"] // section["heads"]},
+    "keys": KEYS,
+    # Any value: these models have no relative positions.
+    "allowed": lambda section: {name: (section[name],) for name in ("buckets", "max_distance")},
+    "special": roles(bos="classifier", eos="end") | MASK_ROLES,
 }
 BART = Family(
     model_type="bart",
     recipe="configs/bart.py",
     architecture=lambda section: "BartForConditionalGeneration",
-    config_map=ConfigMap(
-        KEYS,
-        _bart_fixed,
-        _our_fixed,
-        extra=EXTRA | {"eos_token_id": 2, "decoder_start_token_id": 2},
-        legacy=LEGACY | {"normalize_before": (False,), "add_final_layer_norm": (False,)},
-        ignored=IGNORED,
-    ),
+    hf_fixed=_bart_fixed,
+    fixed=_fixed,
+    extra=EXTRA | {"eos_token_id": 2, "decoder_start_token_id": 2},
+    legacy=LEGACY | {"normalize_before": (False,), "add_final_layer_norm": (False,)},
+    ignored_keys=IGNORED,
     generation=roles(decoder_start="end", forced_eos="end"),
     template=(("classifier", "$A", "end"), ("classifier", "$A", "end", "end", "$B", "end")),
     **COMMON,
@@ -138,14 +131,11 @@ MBART = Family(
     model_type="mbart",
     recipe="configs/mbart.py",
     architecture=lambda section: "MBartForConditionalGeneration",
-    config_map=ConfigMap(
-        KEYS,
-        _hf_fixed,
-        lambda section: _our_fixed(section) | {"placement": ("pre",), "final_norm": (True,)},
-        extra=EXTRA,
-        legacy=LEGACY | {"normalize_before": (True,), "add_final_layer_norm": (True,)},
-        ignored=("decoder_start_token_id", *IGNORED),  # a language code, which the tokenizer has
-    ),
+    hf_fixed=_hf_fixed,
+    fixed=lambda section: _fixed(section) | {"placement": "pre", "final_norm": True},
+    extra=EXTRA,
+    legacy=LEGACY | {"normalize_before": (True,), "add_final_layer_norm": (True,)},
+    ignored_keys=("decoder_start_token_id", *IGNORED),  # a language code, which the tokenizer has
     generation=roles(decoder_start=LANGUAGE, forced_eos="end"),
     template=(("$A", "end", LANGUAGE), ("$A", "$B", "end", LANGUAGE)),
     complete=_complete_mbart,

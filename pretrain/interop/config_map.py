@@ -1,4 +1,4 @@
-"""Tables of config.json keys and our `model` fields, read in both directions.
+"""config.json keys and our `model` fields: the entries of a family's table, and what all families share.
 
 Nothing is dropped silently: a config.json key must be in a family's table or in `IGNORED`, and every field of ours must
 have a value that the Hugging Face class computes.
@@ -6,11 +6,27 @@ have a value that the Hugging Face class computes.
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from pretrain.errors import UserError
-from pretrain.interop.generation_config import SETTINGS
+from input_pipeline.io import read_json
+from pretrain.workdir import CONFIG
 
+GENERATION = "generation_config.json"
+# Generation settings that older models have in config.json, with Hugging Face's defaults. Here they are flags.
+SETTINGS = (
+    {"max_length": 20, "top_k": 50}
+    | dict.fromkeys(("min_length", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "diversity_penalty"), 0)
+    | dict.fromkeys(("num_beams", "num_beam_groups", "num_return_sequences", "temperature", "top_p", "typical_p"), 1)
+    | dict.fromkeys(("repetition_penalty", "length_penalty"), 1)
+    | dict.fromkeys(("do_sample", "early_stopping", "remove_invalid_values", "force_bos_token_to_be_generated"), False)
+    | dict.fromkeys(("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids"))
+    | dict.fromkeys(("exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "prefix"))
+    | {"task_specific_params": None}
+)
+# Keys of generation_config.json without effect on the text.
+NEUTRAL = ("_from_model_config", "transformers_version", "use_cache", "return_dict_in_generate")
+NEUTRAL += ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 # Keys without effect on a pretraining model's numbers: provenance, generation, outputs, heads of other tasks.
 # `decoder_start_token_id` is for each encoder-decoder family to judge.
 # fmt: off
@@ -58,6 +74,15 @@ RUNTIME = frozenset((
     "scale_residual_init",
 ))
 # fmt: on
+# Fields that may be 0 for a value that follows from others.
+IMPLIED = {
+    "embed": lambda section: section["width"],
+    "groups": lambda section: section["layers"],
+    "kv_heads": lambda section: section["heads"],
+    "head_size": lambda section: section["width"] // section["heads"],
+    "query_size": lambda section: section["width"] // section["heads"],
+    "final_norm_epsilon": lambda section: section["norm_epsilon"],
+}
 DTYPE_KEYS = ("dtype", "torch_dtype")  # newer, older
 DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float32"}  # float16 would need loss scaling
 
@@ -84,90 +109,29 @@ class Key:
     value: Callable[[Mapping], Any] | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class ConfigMap:
-    """All that a family's config.json can say.
+def ignored_settings(given: Mapping, folder: Path, ids: Mapping[str, int | None]) -> str:
+    """A line that names the generation settings of a config.json and its folder, or "" if they are the defaults.
 
-    keys: those with a field of ours. hf_fixed: allowed values of other keys, given all that was read; an export writes
-    the first. our_fixed: allowed values of our other fields, where not only the default of `configs.common`. extra:
-    other keys that these functions read, with their defaults. legacy: keys that only older files have, with the values
-    of the released models. ignored: keys without effect, besides `IGNORED`.
+    `ids` are the special ids that generation uses here, by config.json key.
     """
-
-    keys: tuple[Key, ...]
-    hf_fixed: Callable[[Mapping], Mapping[str, tuple]]
-    our_fixed: Callable[[Mapping], Mapping[str, tuple]]
-    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    legacy: Mapping[str, tuple] = dataclasses.field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
-
-    def to_section(self, given: Mapping, source: str, declared: Mapping) -> dict:
-        """Fields of our `model` section from a config.json.
-
-        `declared` is that section's defaults, for their types. Errors: UserError for an unknown key or value.
-        """
-        read = self._read(given)
-        allowed = {**UNSUPPORTED, **self.legacy, **self.hf_fixed(read)}
-        known = IGNORED | allowed.keys() | read.keys() | {*self.ignored, *DTYPE_KEYS}
-        for name, value in given.items():
-            if name not in known:
-                raise UserError(f"{source}: {name}={value!r:.60}: unknown key. Remove it if it changes no number.")
-        # Words before fixed values: an unknown activation is named by the key that the user knows.
-        section = {}
-        for key in self.keys:
-            value = key.value(read) if key.value else read[key.hf]
-            if key.words:
-                section[key.field] = _translate(key.hf, value, key.words, source)
-            else:
-                section[key.field] = type(declared[key.field])(value - key.offset)
-        for name, value in {**given, **read}.items():
-            if name in allowed and value not in allowed[name]:
-                choices = " or ".join(dict.fromkeys(map(repr, allowed[name])))
-                raise UserError(f"{source}: {name}={value!r:.60}: only {choices} can be imported. Use another model.")
-        # Ours is 0 for "as another field", so that equal sizes give one config.
-        for key in self.keys:
-            if key.same_as and section[key.field] == section[key.same_as]:
-                section[key.field] = 0
-        dtype = next((given[name] for name in DTYPE_KEYS if given.get(name)), "float32")
-        return section | {"dtype": _translate("dtype", dtype, DTYPES, source)}
-
-    def _read(self, given: Mapping) -> dict:
-        """{key: value or default} of the keys that describe the model."""
-        read = {name: default if given.get(name) is None else given[name] for name, default in self.extra.items()}
-        for key in sorted(self.keys, key=lambda key: callable(key.default)):  # computed defaults read the others
-            default = key.default(read) if callable(key.default) else key.default
-            read[key.hf] = default if given.get(key.hf) is None else given[key.hf]
-        return read
-
-    def to_config(self, section: Mapping, declared: Mapping) -> dict:
-        """config.json keys of a `model` section, whose defaults are `declared`.
-
-        Errors: UserError for a field that the class cannot express.
-        """
-        mapped = {key.field for key in self.keys}
-        # A field that no key expresses keeps its default, which is BERT's, GPT-2's or T5's own.
-        fixed = {name: (value,) for name, value in declared.items() if name not in RUNTIME | mapped}
-        fixed |= {"attention": (("dense",) * len(section.get("attention", ())),)} | self.our_fixed(section)
-        allowed = {name: fixed[name] for name in section if name in fixed and section[name] not in fixed[name]}
-        config = {}
-        for key in self.keys:
-            value = (section[key.field] or section[key.same_as]) if key.same_as else section[key.field]
-            if key.words:
-                names = [hf for hf, ours in key.words.items() if ours == value]
-                if not names:
-                    allowed[key.field] = tuple(dict.fromkeys(key.words.values()))
-                    continue
-                value = names[0]
-            config[key.hf] = value + key.offset if key.offset else value
-        for name, values in allowed.items():
-            choices = " or ".join(map(repr, values))
-            raise UserError(
-                f"config.model.{name}={section[name]!r}: the Hugging Face class has {choices}. Train with that."
-            )
-        return config | {name: values[0] for name, values in self.hf_fixed({**self.extra, **config}).items()}
+    ends = ("bos_token_id", "eos_token_id")
+    # The tokenizer here decides where a text ends, and where it begins if it has such a token.
+    ours = {"eos_token_id": ids.get("eos_token_id")} | {name: ids[name] for name in ends if name in ids}
+    path = folder / GENERATION
+    beside = {name: value for name, value in (read_json(path) if path.is_file() else {}).items() if name not in NEUTRAL}
+    known = {**ids, **{name: given[name] for name in ("pad_token_id", *ends, *ids) if given.get(name) is not None}}
+    parts = [
+        (CONFIG, _unusual({name: given.get(name) for name in (*SETTINGS, *ours)}, ids)),
+        (GENERATION, _unusual(beside, known | ours)),
+    ]
+    settings = "; ".join(f"{', '.join(names)} of {file}" for file, names in parts if names)
+    return f"ignored generation settings: {settings}. Use the flags of `pretrain generate`." if settings else ""
 
 
-def _translate(name: str, value, words: Mapping[str, str], source: str) -> str:
-    if value not in words:
-        raise UserError(f"{source}: {name}={value!r:.60} is not supported. Choose one of: {', '.join(words)}.")
-    return words[value]
+def _unusual(settings: Mapping, known: Mapping) -> list[str]:
+    """Names of settings that are neither empty, nor the default, nor the `known` value."""
+    return [
+        name
+        for name, value in settings.items()
+        if value not in (None, "", {}, []) and value != SETTINGS.get(name) and value != known.get(name)
+    ]

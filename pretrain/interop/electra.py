@@ -12,38 +12,17 @@ from ml_collections import ConfigDict
 from configs.common import MODELS
 from models.electra import generator_sizes
 from pretrain.errors import UserError
-from pretrain.interop.bert import BERT, embeddings, encoder_keys, encoder_layers, our_fixed, token_head
-from pretrain.interop.config_map import GELU, ConfigMap, Key
+from pretrain.interop.bert import BERT, allowed, encoder_keys, encoder_names, head_names
+from pretrain.interop.config_map import GELU, Key
 from pretrain.interop.family import Family
-from pretrain.interop.weight_map import Row, linear
 
 SHARED = ("tokens", "positions", "types", "embedding_norm/scale", "embedding_norm/bias")  # by generator, discriminator
 DISCRIMINATOR_HEAD, GENERATOR_HEAD = "discriminator_predictions.", "generator_predictions."
+NAMES = encoder_names("electra") | {"projection": "electra.embeddings_project"}
 
 
-def _encoder_rows(section: Mapping) -> list[Row]:
-    has_projection = section["embed"] not in (0, section["width"])
-    projection = linear(("electra.embeddings_project", "projection")) if has_projection else []
-    return [*embeddings("electra"), *projection, *encoder_layers("electra")]
-
-
-def _discriminator_rows(section: Mapping) -> list[Row]:
-    head = linear((f"{DISCRIMINATOR_HEAD}dense", "judge"), (f"{DISCRIMINATOR_HEAD}dense_prediction", "verdict"))
-    return [*_encoder_rows(section), *head]
-
-
-def _generator_rows(section: Mapping) -> list[Row]:
-    head = token_head(f"{GENERATOR_HEAD}dense", f"{GENERATOR_HEAD}LayerNorm", "generator_lm_head.bias")
-    return [*_encoder_rows(section), *head]
-
-
-def _config_map(ours: Mapping[str, tuple], **options) -> ConfigMap:
-    """The class's table; `ours` adds values of our fields."""
-    return ConfigMap(
-        keys=encoder_keys(Key("embedding_size", "embed", 128, same_as="width"), width=256, heads=4, ff=1024, **options),
-        hf_fixed=BERT.config_map.hf_fixed,
-        our_fixed=lambda section: our_fixed(section) | {"embed": (section["embed"],)} | ours,
-    )
+def _keys(**options) -> tuple[Key, ...]:
+    return encoder_keys(Key("embedding_size", "embed", 128, same_as="width"), width=256, heads=4, ff=1024, **options)
 
 
 ELECTRA = Family(
@@ -51,16 +30,18 @@ ELECTRA = Family(
     kind="replaced_tokens",
     recipe="configs/electra.py",
     architecture=lambda section: "ElectraForPreTraining",
-    config_map=_config_map({"head": ("replaced",), "generator_size": (0.0,)}),
-    rows=_discriminator_rows,
+    names=NAMES | {"judge": f"{DISCRIMINATOR_HEAD}dense", "verdict": f"{DISCRIMINATOR_HEAD}dense_prediction"},
+    prefix="electra.",
+    renames=BERT.renames,
+    ignored=(r"(electra\.)?embeddings\.(position_ids|token_type_ids)",),
+    keys=_keys(),
+    hf_fixed=BERT.hf_fixed,
+    fixed=lambda section: {"generator_size": 0.0, "head": "replaced"},
+    allowed=allowed,
     tokenizers=BERT.tokenizers,
     special=BERT.special,
     template=BERT.template,
     inputs=BERT.inputs,
-    prefix="electra.",
-    renames=BERT.renames,
-    ignored=(r"(electra\.)?embeddings\.(position_ids|token_type_ids)",),
-    settle=lambda section, names: section | {"generator_size": 0.0, "head": "replaced"},
     part="discriminator",
     head_prefix=DISCRIMINATOR_HEAD,
     part_section=lambda section: {**section, "generator_size": 0.0},
@@ -70,15 +51,15 @@ GENERATOR = dataclasses.replace(
     kind="encoder",
     recipe="configs/bert.py",
     architecture=lambda section: "ElectraForMaskedLM",
-    task="fill-mask",
-    config_map=_config_map({"pair_head": (False,)}, words=GELU),
-    rows=_generator_rows,
+    names=NAMES | head_names(f"{GENERATOR_HEAD}dense", f"{GENERATOR_HEAD}LayerNorm", "generator_lm_head.bias"),
     tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
-    settle=lambda section, names: section | {"pair_head": False},
+    keys=_keys(words=GELU),
+    fixed=lambda section: {"pair_head": False},
     complete=BERT.complete,
-    part_section=lambda section: section,
+    task="fill-mask",
     part="",
     head_prefix=GENERATOR_HEAD,
+    part_section=lambda section: section,
 )
 
 

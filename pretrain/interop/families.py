@@ -5,12 +5,10 @@ from collections.abc import Iterable, Mapping
 import jax
 
 import models
-from configs.common import MODELS
 from models.layers.init import Parameter, path_name
 from pretrain.errors import UserError, nearest
-from pretrain.interop.albert import ALBERT
 from pretrain.interop.bart import BART, MBART
-from pretrain.interop.bert import BERT, DISTILBERT, ROBERTA
+from pretrain.interop.bert import ALBERT, BERT, DISTILBERT, ROBERTA
 from pretrain.interop.electra import ELECTRA, GENERATOR, GENERATOR_PART
 from pretrain.interop.family import Family
 from pretrain.interop.gpt2 import CTRL, GPT, GPT2
@@ -59,8 +57,7 @@ def of_section(section: Mapping, part: str = "") -> tuple[Family, dict]:
     refusals = []
     for family in choices:
         try:
-            own = family.part_section(section)
-            return family, family.config_map.to_config(own, MODELS[own["kind"]]())
+            return family, family.to_config(family.part_section(section))
         except UserError as error:
             refusals.append(error)
     raise refusals[0]
@@ -79,7 +76,8 @@ def check_padding(family: Family, special: Mapping[str, int]) -> None:
 def weight_map(family: Family, section: Mapping) -> WeightMap:
     """The family's weight map on the model, or part, of a `model` section. Errors: ModelError."""
     section = family.part_section(section)
-    return WeightMap(family.rows(section), leaves(section))
+    names = family.names(section) if callable(family.names) else family.names
+    return WeightMap(names, leaves(section), family.kernels, family.layouts)
 
 
 def leaves(section: Mapping) -> dict[str, Leaf]:

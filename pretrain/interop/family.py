@@ -1,17 +1,21 @@
-"""A family of models, as import and export know it."""
+"""A family of models, as import and export know it: tables of weights and of config.json keys, and its tokenizer."""
 
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ml_collections import ConfigDict
 
-from pretrain.interop.config_map import ConfigMap
-from pretrain.interop.weight_map import Row
+from configs.common import MODELS
+from pretrain.errors import UserError
+from pretrain.interop.config_map import DTYPE_KEYS, DTYPES, IGNORED, IMPLIED, RUNTIME, UNSUPPORTED, Key
+from pretrain.interop.weight_map import OUTPUTS_FIRST, Layout
 
 # Special ids that a config.json has.
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
 NORM_NAMES = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))  # older -> newer
+EMPTY: Mapping = {}
 
 
 def roles(**names: str) -> dict[str, str]:
@@ -30,29 +34,50 @@ class Family:
     kind: str  # of our `model` section
     recipe: str  # gives an imported model its other sections
     architecture: Callable[[Mapping], str]  # class to export a `model` section as
-    config_map: ConfigMap
-    rows: Callable[[Mapping], Sequence[Row]]  # weight map of a `model` section
-    tokenizers: tuple[str, ...]  # tokenizer kinds, in order of preference
-    special: Mapping[str, str]  # key in tokenizer_config.json -> our special id
-    legacy_tokenizers: Mapping[str, str] = dataclasses.field(default_factory=dict)  # model_type -> tokenizer kind
-    template: tuple[tuple[str, ...], ...] = ()  # special tokens around one text and around a pair
-    inputs: tuple[str, ...] = ("input_ids", "attention_mask")  # model_input_names of the tokenizer
-    padding_side: str = "right"
-    task: str = ""  # `pipeline_tag` on the Hub
-    generation: Mapping[str, str] = dataclasses.field(default_factory=dict)  # as `special`, for decoders' ids
+
+    # Weights: names of ours -> theirs, or those of a `model` section, as `weight_map.WeightMap` reads them.
+    names: Mapping[str, str] | Callable[[Mapping], Mapping[str, str]]
+    kernels: Layout = OUTPUTS_FIRST
+    layouts: Mapping[str, Layout] = dataclasses.field(default_factory=dict)
     prefix: str = ""  # of tensor names, absent in files of the headless class
     renames: tuple[tuple[str, str], ...] = ()  # (pattern, newer name) of tensors in older files
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)  # tensor -> the one that it repeats
+    fallbacks: Mapping[str, str] = dataclasses.field(default_factory=dict)  # tensor -> the one to read without it
     ignored: tuple[str, ...] = ()  # patterns of buffers, and of weights that pretraining does not read
     zeros: tuple[str, ...] = ()  # ignored tensors that must be 0: our models have no such bias
+
+    # config.json: keys with a field of ours.
+    keys: tuple[Key, ...] = ()
+    # Allowed values of other keys, given all that was read; an export writes the first.
+    hf_fixed: Callable[[Mapping], Mapping[str, tuple]] = lambda given: EMPTY
+    # Other fields of ours as the class has them: set by an import, required by an export.
+    fixed: Callable[[Mapping], Mapping[str, Any]] = lambda section: EMPTY
+    # Allowed values of fields, where not only the default of `configs.common`.
+    allowed: Callable[[Mapping], Mapping[str, tuple]] = lambda section: EMPTY
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # other keys that these read -> default
+    legacy: Mapping[str, tuple] = dataclasses.field(default_factory=dict)  # keys of older files -> values as released
+    ignored_keys: tuple[str, ...] = ()  # without effect, besides `IGNORED`
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)  # other model_types -> recipe
-    pad_id: int | None = None  # required by classes that count positions from it
     # (section, tensor names) -> section: fields that config.json does not decide.
     settle: Callable[[dict, frozenset], dict] = lambda section, names: section
     # (config, config.json, tokenizer's language codes): sets the sections that follow from the model.
     complete: Callable[[ConfigDict, Mapping, Sequence[str]], None] = lambda config, given, codes: None
-    extra_keys: Callable[[ConfigDict], Mapping] = lambda config: {}  # config.json keys from the whole config
-    usage: Callable[[ConfigDict], Sequence[str]] = lambda config: ()  # more Python lines for the model card
+    extra_keys: Callable[[ConfigDict], Mapping] = lambda config: EMPTY  # config.json keys from the whole config
+
+    # Tokenizer: kinds in order of preference, and those of older files by model_type.
+    tokenizers: tuple[str, ...] = ("huggingface",)
+    legacy_tokenizers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    special: Mapping[str, str] = dataclasses.field(default_factory=dict)  # key in tokenizer_config.json -> special id
+    generation: Mapping[str, str] = dataclasses.field(default_factory=dict)  # as `special`, for decoders' ids
+    template: tuple[tuple[str, ...], ...] = ()  # special tokens around one text and around a pair
+    inputs: tuple[str, ...] = ("input_ids", "attention_mask")  # model_input_names of the tokenizer
+    padding_side: str = "right"
+    pad_id: int | None = None  # required by classes that count positions from it
+
+    # Model card.
+    task: str = ""  # `pipeline_tag` on the Hub
+    usage: Callable[[ConfigDict], Sequence[str]] = lambda config: ()  # more Python lines
+
     # A model that is several in Hugging Face, as ELECTRA: this part's name, the prefix of its head's tensors, its
     # own section of the whole section, and its parameter's path in the whole model.
     part: str = ""
@@ -73,3 +98,74 @@ class Family:
         """Special ids for config.json; without padding an explicit null, since classes have their own default."""
         ids = {f"{key}_id": special.get(name) for key, name in {**self.special, **self.generation}.items()}
         return {key: i for key, i in ids.items() if i is not None and key in IDS} | {"pad_token_id": special.get("pad")}
+
+    def to_section(self, given: Mapping, source: str, tensors: frozenset = frozenset()) -> dict:
+        """Fields of our `model` section from a config.json, read from `source`, and the names of the weights.
+
+        Errors: UserError for an unknown key or value.
+        """
+        declared, read = MODELS[self.kind](), self._read(given)
+        allowed = {**UNSUPPORTED, **self.legacy, **self.hf_fixed(read)}
+        known = IGNORED | allowed.keys() | read.keys() | {*self.ignored_keys, *DTYPE_KEYS}
+        for name, value in given.items():
+            if name not in known:
+                raise UserError(f"{source}: {name}={value!r:.60}: unknown key. Remove it if it changes no number.")
+        # Words before fixed values: an unknown activation is named by the key that the user knows.
+        section = {}
+        for key in self.keys:
+            value = key.value(read) if key.value else read[key.hf]
+            if key.words:
+                section[key.field] = _translate(key.hf, value, key.words, source)
+            else:
+                section[key.field] = type(declared[key.field])(value - key.offset)
+        for name, value in {**given, **read}.items():
+            if name in allowed and value not in allowed[name]:
+                choices = " or ".join(dict.fromkeys(map(repr, allowed[name])))
+                raise UserError(f"{source}: {name}={value!r:.60}: only {choices} can be imported. Use another model.")
+        # Ours is 0 for "as another field", so that equal sizes give one config.
+        for key in self.keys:
+            if key.same_as and section[key.field] == section[key.same_as]:
+                section[key.field] = 0
+        dtype = next((given[name] for name in DTYPE_KEYS if given.get(name)), "float32")
+        section |= {"dtype": _translate("dtype", dtype, DTYPES, source)} | dict(self.fixed(section))
+        return self.settle(section, tensors)
+
+    def _read(self, given: Mapping) -> dict:
+        """{key: value or default} of the keys that describe the model."""
+        read = {name: default if given.get(name) is None else given[name] for name, default in self.extra.items()}
+        for key in sorted(self.keys, key=lambda key: callable(key.default)):  # computed defaults read the others
+            default = key.default(read) if callable(key.default) else key.default
+            read[key.hf] = default if given.get(key.hf) is None else given[key.hf]
+        return read
+
+    def to_config(self, section: Mapping) -> dict:
+        """config.json keys of a `model` section. Errors: UserError for a field that the class cannot express."""
+        mapped = {key.field for key in self.keys}
+        # A field that no key expresses keeps its default, which is BERT's, GPT-2's or T5's own.
+        allowed = {name: (value,) for name, value in MODELS[section["kind"]]().items() if name not in RUNTIME | mapped}
+        allowed |= {name: (0, value(section)) for name, value in IMPLIED.items() if allowed.get(name) == (0,)}
+        allowed |= {"attention": (("dense",) * len(section.get("attention", ())),)} | dict(self.allowed(section))
+        allowed |= {name: (value,) for name, value in self.fixed(section).items()}
+        refused = {name: allowed[name] for name in section if name in allowed and section[name] not in allowed[name]}
+        config = {}
+        for key in self.keys:
+            value = (section[key.field] or section[key.same_as]) if key.same_as else section[key.field]
+            if key.words:
+                names = [hf for hf, ours in key.words.items() if ours == value]
+                if not names:
+                    refused[key.field] = tuple(dict.fromkeys(key.words.values()))
+                    continue
+                value = names[0]
+            config[key.hf] = value + key.offset if key.offset else value
+        for name, values in refused.items():
+            choices = " or ".join(map(repr, values))
+            raise UserError(
+                f"config.model.{name}={section[name]!r}: the Hugging Face class has {choices}. Train with that."
+            )
+        return config | {name: values[0] for name, values in self.hf_fixed({**self.extra, **config}).items()}
+
+
+def _translate(name: str, value, words: Mapping[str, str], source: str) -> str:
+    if value not in words:
+        raise UserError(f"{source}: {name}={value!r:.60} is not supported. Choose one of: {', '.join(words)}.")
+    return words[value]

@@ -1,81 +1,32 @@
-"""GPT-2, GPT and CTRL: `GPT2LMHeadModel`, `OpenAIGPTLMHeadModel`, `CTRLLMHeadModel`.
+"""GPT-2, GPT and CTRL: `GPT2LMHeadModel`, `OpenAIGPTLMHeadModel`, `CTRLLMHeadModel`."""
 
-GPT and GPT-2 store kernels inputs first (TensorFlow's order), and query, key and value as one.
-"""
-
-from collections.abc import Mapping
-
-from pretrain.interop.config_map import ACTIVATIONS, ConfigMap, Key
+from pretrain.interop.config_map import ACTIVATIONS, Key
 from pretrain.interop.family import Family, roles
-from pretrain.interop.weight_map import FLATTEN, IDENTITY, INPUTS_FIRST, Row, layers, linear, norms, rows
+from pretrain.interop.weight_map import INPUTS_FIRST, under
 
-LAYER = "transformer.h.{layer}."
-ATTENTION = "layers/attention/"
+GPT_LAYER = {
+    "attention_norm": "ln_1",
+    "feed_forward_norm": "ln_2",
+    "attention/query": "attn.c_attn",  # one tensor for query, key and value
+    "attention/key": "attn.c_attn",
+    "attention/value": "attn.c_attn",
+    "attention/output": "attn.c_proj",
+    "feed_forward/in": "mlp.c_fc",
+    "feed_forward/out": "mlp.c_proj",
+}
+GPT_NAMES = under("layers/", "transformer.h.{layer}.", GPT_LAYER) | {"head": "lm_head.weight"}
+CTRL_LAYER = {
+    "attention/query": "multi_head_attention.Wq",
+    "attention/key": "multi_head_attention.Wk",
+    "attention/value": "multi_head_attention.Wv",
+    "attention/output": "multi_head_attention.dense",
+    "attention_norm": "layernorm1",
+    "feed_forward/in": "ffn.0",
+    "feed_forward/out": "ffn.2",
+    "feed_forward_norm": "layernorm2",
+}
 # "gelu" is the one with tanh in GPT's class, and the exact one in all others.
 GPT_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
-
-
-def _gpt_layers() -> list[Row]:
-    return [
-        *norms((f"{LAYER}ln_1", "layers/attention_norm"), (f"{LAYER}ln_2", "layers/feed_forward_norm")),
-        *linear(
-            (f"{LAYER}attn.c_attn", (f"{ATTENTION}query", f"{ATTENTION}key", f"{ATTENTION}value")),
-            (f"{LAYER}attn.c_proj", f"{ATTENTION}output"),
-            (f"{LAYER}mlp.c_fc", "layers/feed_forward/in"),
-            (f"{LAYER}mlp.c_proj", "layers/feed_forward/out"),
-            layout=INPUTS_FIRST,
-        ),
-    ]
-
-
-# Tied heads have no tensor: Transformers saves the token table once.
-def _head(section: Mapping) -> list[Row]:
-    return [] if section["tied_head"] else rows(IDENTITY, ("lm_head.weight", "head"))
-
-
-def _gpt2_rows(section: Mapping) -> list[Row]:
-    tables = rows(IDENTITY, ("transformer.wte.weight", "tokens"), ("transformer.wpe.weight", "positions"))
-    return [*tables, *_gpt_layers(), *norms(("transformer.ln_f", "final_norm")), *_head(section)]
-
-
-def _gpt_rows(section: Mapping) -> list[Row]:
-    names = ("transformer.tokens_embed.weight", "tokens"), ("transformer.positions_embed.weight", "positions")
-    return [*rows(IDENTITY, *names), *_gpt_layers(), *_head(section)]
-
-
-def _ctrl_rows(section: Mapping) -> list[Row]:
-    return [
-        *rows(IDENTITY, ("transformer.w.weight", "tokens")),
-        *layers(
-            LAYER,
-            attention=[f"multi_head_attention.{name}" for name in ("Wq", "Wk", "Wv", "dense")],
-            attention_norm="layernorm1",
-            feed_forward=("ffn.0", "ffn.2"),
-            feed_forward_norm="layernorm2",
-        ),
-        *norms(("transformer.layernorm", "final_norm")),
-        *rows(FLATTEN, ("lm_head.bias", "head_bias")),
-    ]
-
-
-def _our_fixed(section: Mapping) -> dict[str, tuple]:
-    return {
-        "kv_heads": (0, section["heads"]),
-        "head_size": (0, section["width"] // section["heads"]),
-        "query_size": (0, section["width"] // section["heads"]),
-        "final_norm_epsilon": (0.0, section["norm_epsilon"]),
-    }
-
-
-def _ctrl_fixed(section: Mapping) -> dict[str, tuple]:
-    return _our_fixed(section) | {
-        "activation": ("relu",),
-        "norm_epsilon": (1e-6,),  # of every layer, whatever config.json says
-        "final_norm_epsilon": (0.0, 1e-6),
-        "positions": ("sinusoid_concatenated",),
-        "scale_embedding": (True,),
-        "head_bias": (True,),
-    }
 
 
 def _sizes(vocab_size: int, context: int, width: int, layers: int, heads: int) -> tuple[Key, ...]:
@@ -103,71 +54,70 @@ GPT2 = Family(
     kind="decoder",
     recipe="configs/gpt2.py",
     architecture=lambda section: "GPT2LMHeadModel",
-    task="text-generation",
-    config_map=ConfigMap(
-        keys=(
-            *_sizes(vocab_size=50_257, context=1024, width=768, layers=12, heads=12),
-            Key("n_inner", "ff", lambda given: 4 * given["n_embd"]),
-            Key("activation_function", "activation", "gelu_new", ACTIVATIONS),
-            *GPT_KEYS,
-        ),
-        hf_fixed=lambda given: {"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
-        our_fixed=_our_fixed,
-        # n_ctx repeats n_positions; the other is an order of operations.
-        ignored=("n_ctx", "reorder_and_upcast_attn"),
-    ),
-    rows=_gpt2_rows,
-    tokenizers=("huggingface",),
-    special=roles(eos="end", bos="end", unk="unknown"),
+    names={"tokens": "transformer.wte.weight", "positions": "transformer.wpe.weight", "final_norm": "transformer.ln_f"}
+    | GPT_NAMES,
+    kernels=INPUTS_FIRST,  # TensorFlow's order
     prefix="transformer.",
     tied={"lm_head.weight": "transformer.wte.weight"},
     ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",),
+    keys=(
+        *_sizes(vocab_size=50_257, context=1024, width=768, layers=12, heads=12),
+        Key("n_inner", "ff", lambda given: 4 * given["n_embd"]),
+        Key("activation_function", "activation", "gelu_new", ACTIVATIONS),
+        *GPT_KEYS,
+    ),
+    hf_fixed=lambda given: {"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
+    # n_ctx repeats n_positions; the other is an order of operations.
+    ignored_keys=("n_ctx", "reorder_and_upcast_attn"),
+    special=roles(eos="end", bos="end", unk="unknown"),
+    task="text-generation",
 )
 GPT = Family(
     model_type="openai-gpt",
     kind="decoder",
     recipe="configs/gpt.py",
     architecture=lambda section: "OpenAIGPTLMHeadModel",
-    task="text-generation",
-    config_map=ConfigMap(
-        keys=(
-            *_sizes(vocab_size=40_478, context=512, width=768, layers=12, heads=12),
-            Key("afn", "activation", "gelu", GPT_ACTIVATIONS),
-            *GPT_KEYS,
-        ),
-        hf_fixed=lambda given: {},
-        our_fixed=lambda section: _our_fixed(section) | {"placement": ("post",), "ff": (4 * section["width"],)},
-        # n_special: rows of the token table for special tokens, which vocab_size includes.
-        ignored=("n_ctx", "n_special", "predict_special_tokens"),
-    ),
-    rows=_gpt_rows,
-    tokenizers=("huggingface",),
-    legacy_tokenizers={"openai-gpt": "gpt"},
-    special=roles(eos="end", bos="end", unk="unknown"),
+    names={"tokens": "transformer.tokens_embed.weight", "positions": "transformer.positions_embed.weight"} | GPT_NAMES,
+    kernels=INPUTS_FIRST,
     prefix="transformer.",
     tied={"lm_head.weight": "transformer.tokens_embed.weight"},
     ignored=(r"(transformer\.)?h\.\d+\.attn\.bias", r"(transformer\.)?position_ids"),
-    settle=lambda section, names: section | {"ff": 4 * section["width"]},
+    keys=(
+        *_sizes(vocab_size=40_478, context=512, width=768, layers=12, heads=12),
+        Key("afn", "activation", "gelu", GPT_ACTIVATIONS),
+        *GPT_KEYS,
+    ),
+    fixed=lambda section: {"placement": "post", "ff": 4 * section["width"]},
+    # n_special: rows of the token table for special tokens, which vocab_size includes.
+    ignored_keys=("n_ctx", "n_special", "predict_special_tokens"),
+    legacy_tokenizers={"openai-gpt": "gpt"},
+    special=roles(eos="end", bos="end", unk="unknown"),
+    task="text-generation",
 )
 CTRL = Family(
     model_type="ctrl",
     kind="decoder",
     recipe="configs/ctrl.py",
     architecture=lambda section: "CTRLLMHeadModel",
-    task="text-generation",
-    config_map=ConfigMap(
-        keys=(
-            *_sizes(vocab_size=246_534, context=256, width=1280, layers=48, heads=16),
-            Key("dff", "ff", 8192),
-        ),
-        hf_fixed=lambda given: {"layer_norm_epsilon": (1e-6,), "tie_word_embeddings": (True,)},
-        our_fixed=_ctrl_fixed,
-        ignored=("n_ctx", "attn_pdrop", "from_tf"),  # attn_pdrop: the class never reads it
-    ),
-    rows=_ctrl_rows,
-    tokenizers=("huggingface",),
-    legacy_tokenizers={"ctrl": "ctrl"},
-    special=roles(eos="end", unk="unknown"),  # a control code begins a text, so there is no bos
+    names={"tokens": "transformer.w.weight"}
+    | under("layers/", "transformer.h.{layer}.", CTRL_LAYER)
+    | {"final_norm": "transformer.layernorm", "head_bias": "lm_head.bias"},
     prefix="transformer.",
     tied={"lm_head.weight": "transformer.w.weight"},
+    keys=(
+        *_sizes(vocab_size=246_534, context=256, width=1280, layers=48, heads=16),
+        Key("dff", "ff", 8192),
+    ),
+    hf_fixed=lambda given: {"layer_norm_epsilon": (1e-6,), "tie_word_embeddings": (True,)},
+    fixed=lambda section: {
+        "activation": "relu",
+        "norm_epsilon": 1e-6,  # of every layer, whatever config.json says
+        "positions": "sinusoid_concatenated",
+        "scale_embedding": True,
+        "head_bias": True,
+    },
+    ignored_keys=("n_ctx", "attn_pdrop", "from_tf"),  # attn_pdrop: the class never reads it
+    legacy_tokenizers={"ctrl": "ctrl"},
+    special=roles(eos="end", unk="unknown"),  # a control code begins a text, so there is no bos
+    task="text-generation",
 )

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -19,7 +20,6 @@ from pretrain.checkpoints.restore import Checkpoints
 from pretrain.distributed.init import quiet
 from pretrain.errors import UserError
 from pretrain.interop import families, model_card, safetensors_io, tokenizer_files
-from pretrain.interop.weight_map import WeightMap
 from pretrain.workdir import CONFIG, Workdir, write
 
 
@@ -80,7 +80,9 @@ def export_folder(
             content |= {"dtype": config.model.param_dtype} | model_config | family.ids(special)
             write(folder / CONFIG, json.dumps(content | family.extra_keys(config), indent=2).encode())
             tensors = weights.tensors(lambda path: read(family.whole_path(path)))
-            safetensors_io.write(folder, _sizes(weights), tensors, report=report)
+            itemsize = np.dtype(config.model.param_dtype).itemsize
+            sizes = {name: math.prod(shape) * itemsize for name, shape in weights.shapes().items()}
+            safetensors_io.write(folder, sizes, tensors, report=report)
             card = model_card.Exported(
                 family,
                 architecture=architecture,
@@ -101,12 +103,3 @@ def export_folder(
 def _check_finished(run: Workdir, number: int, steps: int) -> None:
     if number < steps and not restore.is_weights_only(run.checkpoint(number)):
         raise UserError(f"--step=latest: {run.path} is at step {number:,} of {steps:,}. Set --step={number}.")
-
-
-def _sizes(weights: WeightMap) -> dict[str, int]:
-    """{tensor: bytes}, in the order of `WeightMap.tensors`."""
-    sizes = {}
-    for row in weights.rows:
-        size = int(np.prod(weights.shape(row))) * weights.leaves[row.params[0]].dtype.itemsize
-        sizes |= dict.fromkeys(weights.names(row), size)
-    return sizes

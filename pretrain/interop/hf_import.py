@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
-from configs.common import MODELS
 from input_pipeline import corruption
 from input_pipeline.io import read_json
 from input_pipeline.tokenizers import store as tokenizer_store
@@ -14,15 +13,43 @@ from pretrain import config as configs
 from pretrain.checkpoints import params_only
 from pretrain.distributed.init import quiet
 from pretrain.errors import UserError, join_some
-from pretrain.interop import electra, families, generation_config, tokenizer_files
+from pretrain.interop import config_map, electra, families, tokenizer_files
 from pretrain.interop.family import Family
 from pretrain.interop.hf_export import check_new, new_folder
 from pretrain.interop.safetensors_io import Tensors
-from pretrain.interop.weight_map import WeightMap
 from pretrain.workdir import CONFIG, Workdir
 
 Report = Callable[[str], None]
 SHOWN = 6  # tensors of a kind that an error names
+
+
+class Source:
+    """A model in Hugging Face's files: config.json, tensors, and the family of the two.
+
+    Errors: UserError for a folder that lacks one of them, and for a model that has no family here.
+    """
+
+    def __init__(self, folder: str):
+        self.folder = Path(folder)
+        self.file = str(self.folder / CONFIG)
+        if not (self.folder / CONFIG).is_file():
+            raise UserError(f"--folder={folder}: no {CONFIG}. Give a folder that save_pretrained or hf download made.")
+        self.given = read_json(self.folder / CONFIG)
+        self.tensors = Tensors(self.folder)
+        self.family = families.of_config(self.given, self.tensors.shapes, self.file)
+
+    def section(self) -> dict:
+        """Fields of our `model` section."""
+        return self.family.to_section(self.given, self.file, frozenset(self.tensors.shapes))
+
+    def params(self, family: Family, section: Mapping, report: Report) -> dict[str, params_only.LazyArray]:
+        """{our path: array} of the part `family`; tensors are read while their parameters are written.
+
+        Errors: UserError that lists tensors that are missing, unexpected, or of another shape or value.
+        """
+        weights = families.weight_map(family, section)
+        names = match_tensors(family, section, weights.shapes(), self.tensors, report)
+        return weights.arrays(lambda name: self.tensors.read(names[name]))
 
 
 def import_folder(
@@ -40,27 +67,25 @@ def import_folder(
     """
     check_new(Path(workdir))
     configs.check_folder(workdir)
-    folder, file = Path(source), str(Path(source) / CONFIG)
-    given, tensors = read_config(folder), Tensors(Path(source))
-    family = families.of_config(given, tensors.shapes, file)
+    model = Source(source)
+    family, given = model.family, model.given
     config = configs.load(family.aliases.get(given["model_type"], family.recipe))
-    section = family.config_map.to_section(given, file, MODELS[family.kind]())
-    generator_tensors = None
     with config.unlocked():
         config.name = f"{given['model_type']}:{Path(workdir).name}"
-        config.model.update(family.settle(section, frozenset(tensors.shapes)))
+        config.model.update(model.section())
         if generator:
-            generator_tensors = _open_generator(generator, family, config.model)
+            generator_model = _open_generator(generator, family, config.model)
         legacy = [kind for name, kind in family.legacy_tokenizers.items() if name == given["model_type"]]
-        config.tokenizer.update(tokenizer_files.section(folder, (*family.tokenizers, *legacy), prepared))
-        if prepared and config.tokenizer.kind != "xlm":
-            raise UserError(f"--prepared: {config.tokenizer.path} is not XLM's vocab.json. Leave --prepared out.")
+        kinds = (*family.tokenizers, *legacy)
+        config.tokenizer.update(tokenizer_files.section(model.folder, kinds, prepared))
         config.data.length = min(config.data.length, config.model.context)
         family.complete(config, given, tokenizer_files.codes(config.tokenizer))
-    weights = families.weight_map(family, config.model.to_dict())
     # All checks come before the folder: a refused import leaves nothing.
-    names = match_tensors(family, config.model, weights, tensors, report)
-    roles = tokenizer_files.roles(folder, config.tokenizer, family, given)
+    section = config.model.to_dict()
+    params = model.params(family, section, report)
+    if generator:
+        params |= _generator_params(params, section, generator_model, report)
+    roles = tokenizer_files.roles(model.folder, config.tokenizer, family, given)
     special = corruption.special(config.objective.to_dict(), config.data.layout)
     with new_folder(Path(workdir)) as partial:
         run = Workdir(partial)
@@ -69,44 +94,25 @@ def import_folder(
         )
         if tokenizer.vocab_size > config.model.vocab_size:
             raise UserError(
-                f"{file}: vocab_size={config.model.vocab_size}: the tokenizer {config.tokenizer.path} has "
+                f"{model.file}: vocab_size={config.model.vocab_size}: the tokenizer {config.tokenizer.path} has "
                 f"{tokenizer.vocab_size} entries. Use files of one model."
             )
         ids = family.ids(tokenizer_files.with_language(run.folders.tokenizer, tokenizer.special, family))
-        if line := generation_config.ignored_settings(given, folder, ids):
+        if line := config_map.ignored_settings(given, model.folder, ids):
             report(line)
-        # Promises, not arrays: each tensor is read while its parameter is written.
-        params = _params(weights, tensors, names)
-        if generator_tensors:
-            params |= _generator_params(params, config.model, generator_tensors, report)
         with quiet():
             params_only.write(run, params, tokenizer.fingerprint)
         configs.save(config.lock(), str(partial))
     count = sum(leaf.size for leaf in params.values())
-    origin = f"{len(names)} tensors" + (f" and those of {generator}" if generator else "")
-    report(f"{workdir} holds {family.model_type} of {source}: {count:,} parameters, from {origin}")
+    origin = " and ".join(filter(None, (source, generator)))
+    report(f"{workdir} holds {family.model_type} of {origin}: {count:,} parameters")
     return config
 
 
-def read_config(folder: Path) -> dict:
-    """The config.json of a model's folder."""
-    if not (folder / CONFIG).is_file():
-        raise UserError(f"--folder={folder}: no {CONFIG}. Give a folder that save_pretrained or hf download made.")
-    given = read_json(folder / CONFIG)
-    if "model_type" not in given:
-        choices = ", ".join(sorted(families.MODEL_TYPES))
-        raise UserError(f"{folder / CONFIG}: no model_type. Set it to one of: {choices}.")
-    return given
-
-
 def match_tensors(
-    family: Family, section: Mapping, weights: WeightMap, tensors: Tensors, report: Report
+    family: Family, section: Mapping, shapes: Mapping[str, tuple[int, ...]], tensors: Tensors, report: Report
 ) -> dict[str, str]:
-    """{name in the weight map: name in the files} of every tensor.
-
-    Errors: UserError that lists tensors that are missing, unexpected, or of another shape or value.
-    """
-    shapes = weights.shapes()
+    """{name in the weight map: name in the files} of every tensor of the weight map's `shapes`."""
     # Older files and headless classes have other names for the same tensors.
     files = {family.canonical(name, shapes): name for name in tensors.shapes}
     names = {name: files.pop(name) for name in shapes if name in files}
@@ -119,18 +125,18 @@ def match_tensors(
                 names[original] = name
             elif not np.array_equal(tensors.read(name), tensors.read(names[original])):
                 unequal.append(f"{name} differs from {names[original]}")
-    for row in weights.rows:
-        if row.fallback in names and row.hf not in names:
-            names[row.hf] = names[row.fallback]
-            report(f"no {row.hf}: read {names[row.fallback]} for it, as the class does")
+    for name, other in family.fallbacks.items():
+        if name in shapes and name not in names and other in names:
+            names[name] = names[other]
+            report(f"no {name}: read {names[other]} for it, as the class does")
     unequal += [f"{name} is not 0" for name in files.values() if name in family.zeros and np.any(tensors.read(name))]
     skipped = [name for name in files.values() if family.is_ignored(name)]
     if skipped:
         report(f"skipped {len(skipped)} tensors without use in pretraining, such as {skipped[0]}")
     unequal += [
-        f"{names[name]} is {list(tensors.shapes[names[name]])}, not {list(shape)}"
-        for name, shape in shapes.items()
-        if name in names and tensors.shapes[names[name]] != shape
+        f"{file} is {list(tensors.shapes[file])}, not {list(shapes[name])}"
+        for name, file in names.items()
+        if tensors.shapes[file] != shapes[name]
     ]
     problems = {
         "missing": [name for name in shapes if name not in names],
@@ -144,34 +150,22 @@ def match_tensors(
     return names
 
 
-def _params(weights: WeightMap, tensors: Tensors, names: Mapping[str, str]) -> dict[str, params_only.LazyArray]:
-    """{our path: array}, each read when it is written; `names` are those of `match_tensors`."""
-    params = {}
-    for path, source in weights.sources(lambda name: tensors.read(names[name])).items():
-        layer = source.layer if source.row.stacked else None
-        params[path] = params_only.LazyArray(source.leaf.shape, source.leaf.dtype, source.array, layer)
-    return params
-
-
-def _open_generator(folder: str, family: Family, model: ConfigDict) -> Tensors:
-    """The tensors of ELECTRA's generator; its size is set in `model`, the discriminator's section."""
-    file, given, tensors = str(Path(folder) / CONFIG), read_config(Path(folder)), Tensors(Path(folder))
-    other = families.of_config(given, tensors.shapes, file)
-    if (family, other) != (electra.ELECTRA, electra.GENERATOR):
+def _open_generator(folder: str, family: Family, section: ConfigDict) -> Source:
+    """ELECTRA's generator; its size is set in `section`, the discriminator's."""
+    model = Source(folder)
+    if (family, model.family) != (electra.ELECTRA, electra.GENERATOR):
         raise UserError(f"--generator={folder}: --folder must be ELECTRA's discriminator. Fix or omit it.")
-    electra.add_generator(model, other.config_map.to_section(given, file, MODELS[other.kind]()), file)
-    return tensors
+    electra.add_generator(section, model.section(), model.file)
+    return model
 
 
 def _generator_params(
-    params: Mapping[str, params_only.LazyArray], section: Mapping, tensors: Tensors, report: Report
+    params: Mapping[str, params_only.LazyArray], section: Mapping, model: Source, report: Report
 ) -> dict[str, params_only.LazyArray]:
     """The generator's own parameters. Errors: UserError if its tables are not those of `params`, which it shares."""
     part = electra.GENERATOR_PART
-    weights = families.weight_map(part, section)
-    own = _params(weights, tensors, match_tensors(part, section, weights, tensors, report))
-    own = {part.whole_path(path): array for path, array in own.items()}
+    own = {part.whole_path(path): array for path, array in model.params(part, section, report).items()}
     for path in own.keys() & params.keys():
         if not np.array_equal(own[path].make(), params[path].make()):
-            raise UserError(f"{tensors.folder}: {path} differs from the discriminator's. Use folders of one training.")
+            raise UserError(f"{model.folder}: {path} differs from the discriminator's. Use folders of one training.")
     return {path: array for path, array in own.items() if path not in params}

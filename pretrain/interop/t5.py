@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 
-from pretrain.interop.config_map import ACTIVATIONS, ConfigMap, Key
+from pretrain.interop.config_map import ACTIVATIONS, Key
 from pretrain.interop.family import Family, roles
-from pretrain.interop.weight_map import IDENTITY, TRANSPOSE, Row, linear, norms, rows
+from pretrain.interop.weight_map import TRANSPOSE, under
 
 GATED = "gated-"
 # "gated-gelu" is the tanh approximation in T5's classes, though "gelu" alone is exact.
@@ -14,32 +14,30 @@ WORDS = {
     "gated-gelu": "gated_gelu_tanh",
     **{f"{GATED}{name}": f"gated_{ours}" for name, ours in ACTIVATIONS.items() if name != "gelu"},
 }
+ATTENTION = {"query": "q", "key": "k", "value": "v", "output": "o"}
+BRANCHES = {"attention": "SelfAttention", "cross_attention": "EncDecAttention"}
+STACKS = {"encoder": ("attention",), "decoder": ("attention", "cross_attention")}
 
 
-def _rows(section: Mapping) -> list[Row]:
-    table = rows(IDENTITY, ("shared.weight", "tokens"))
-    if not section["tied_head"]:
-        table.append(Row("lm_head.weight", ("head",), IDENTITY, fallback="shared.weight"))
+def _names(section: Mapping) -> dict[str, str]:
+    names = {"tokens": "shared.weight", "head": "lm_head.weight"}
     # A gated layer has two input kernels: wi_0 goes through the activation and multiplies wi_1.
     gated = section["activation"].startswith("gated_")
-    feed_forward = {"wi_0": "gate", "wi_1": "in"} if gated else {"wi": "in"}
-    encoder = {"SelfAttention": "attention"}
-    for stack, branches in (("encoder", encoder), ("decoder", encoder | {"EncDecAttention": "cross_attention"})):
-        block, ours = f"{stack}.block.{{layer}}.layer.", f"{stack}/layers"
-        for number, (name, own) in enumerate(branches.items()):
-            parts = {"q": "query", "k": "key", "v": "value", "o": "output"}.items()
-            pairs = [(f"{block}{number}.{name}.{letter}", f"{ours}/{own}/{part}") for letter, part in parts]
-            table += linear(*pairs, bias=False)
-            table += norms((f"{block}{number}.layer_norm", f"{ours}/{own}_norm"), bias=False)
-        last = f"{block}{len(branches)}"
-        for name, own in (feed_forward | {"wo": "out"}).items():
-            table += linear((f"{last}.DenseReluDense.{name}", f"{ours}/feed_forward/{own}"), bias=False)
-        table += norms((f"{last}.layer_norm", f"{ours}/feed_forward_norm"), bias=False)
-        table += norms((f"{stack}.final_layer_norm", f"{stack}_norm"), bias=False)
-        # All layers of a stack share one table of distances, stored in the first layer.
-        distances = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        table += rows(TRANSPOSE, (distances, f"{stack}_bias"))
-    return table
+    feed_forward = {"gate": "wi_0", "in": "wi_1" if gated else "wi", "out": "wo"}
+    for stack, branches in STACKS.items():
+        layer = {}
+        for number, branch in enumerate(branches):
+            layer |= under(f"{branch}/", f"{number}.{BRANCHES[branch]}.", ATTENTION)
+            layer |= {f"{branch}_norm": f"{number}.layer_norm"}
+        last = len(branches)
+        layer |= under("feed_forward/", f"{last}.DenseReluDense.", feed_forward)
+        layer |= {"feed_forward_norm": f"{last}.layer_norm"}
+        names |= under(f"{stack}/layers/", f"{stack}.block.{{layer}}.layer.", layer) | {
+            f"{stack}_norm": f"{stack}.final_layer_norm",
+            # All layers of a stack share one table of distances, stored in the first layer.
+            f"{stack}_bias": f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+        }
+    return names
 
 
 def _activation_fixed(given: Mapping) -> dict[str, tuple]:
@@ -68,15 +66,6 @@ def _one_dropout(section: Mapping) -> dict:
     return dict.fromkeys(("dropout_attention", "dropout_ff", "dropout_hidden"), section["dropout"])
 
 
-def _our_fixed(section: Mapping) -> dict[str, tuple]:
-    return {name: (rate,) for name, rate in _one_dropout(section).items()}
-
-
-def _settle_mt5(section: dict, names: frozenset) -> dict:
-    """A head in the files is mT5's own; without one the token table is used, unscaled too."""
-    return section | _one_dropout(section) | {"tied_head": "lm_head.weight" not in names, "scale_head": False}
-
-
 def _keys(vocab_size: int, context: int, layers: int, heads: int, ff: int, activation: str) -> tuple[Key, ...]:
     """Keys of both classes, with the defaults of one."""
     return (
@@ -102,26 +91,25 @@ T5 = Family(
     kind="encoder_decoder",
     recipe="configs/t5.py",
     architecture=lambda section: "T5ForConditionalGeneration",
-    config_map=ConfigMap(
-        keys=(
-            *_keys(vocab_size=32_128, context=512, layers=6, heads=8, ff=2048, activation="relu"),
-            Key("scale_decoder_outputs", "tied_head", lambda given: given["tie_word_embeddings"]),
-        ),
-        hf_fixed=_t5_fixed,
-        our_fixed=_our_fixed,
-        extra={"pad_token_id": 0, "tie_word_embeddings": True},
+    names=_names,
+    layouts={"encoder_bias": TRANSPOSE, "decoder_bias": TRANSPOSE},
+    tied=dict.fromkeys(
+        ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"), "shared.weight"
     ),
-    rows=_rows,
+    fallbacks={"lm_head.weight": "shared.weight"},
+    # The first releases hold a table of distances for cross-attention, which nothing reads.
+    ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+    keys=(
+        *_keys(vocab_size=32_128, context=512, layers=6, heads=8, ff=2048, activation="relu"),
+        Key("scale_decoder_outputs", "tied_head", lambda given: given["tie_word_embeddings"]),
+    ),
+    hf_fixed=_t5_fixed,
+    fixed=_one_dropout,
+    extra={"pad_token_id": 0, "tie_word_embeddings": True},
     tokenizers=("sentencepiece", "huggingface"),
     special=roles(pad="pad", eos="end", unk="unknown"),
     generation=roles(decoder_start="pad"),
     template=(("$A", "end"), ("$A", "end", "$B", "end")),
-    tied=dict.fromkeys(
-        ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"), "shared.weight"
-    ),
-    settle=lambda section, names: section | _one_dropout(section),
-    # The first releases hold a table of distances for cross-attention, which nothing reads.
-    ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
 )
 # mT5 is T5 1.1 without head scaling; that tells the two apart on export.
 MT5 = dataclasses.replace(
@@ -129,15 +117,14 @@ MT5 = dataclasses.replace(
     model_type="mt5",
     recipe="configs/t5.py:base_v1_1",
     architecture=lambda section: "MT5ForConditionalGeneration",
-    config_map=ConfigMap(
-        keys=(
-            # Rows of 1,024 tokens (Xue et al. 2021, section 3.2); config.json does not say.
-            *_keys(vocab_size=250_112, context=1024, layers=8, heads=6, ff=1024, activation="gated-gelu"),
-            Key("tie_word_embeddings", "tied_head", True),
-        ),
-        hf_fixed=_mt5_fixed,
-        our_fixed=lambda section: _our_fixed(section) | {"scale_head": (False,)},
-        extra={"pad_token_id": 0},
+    keys=(
+        # Rows of 1,024 tokens (Xue et al. 2021, section 3.2); config.json does not say.
+        *_keys(vocab_size=250_112, context=1024, layers=8, heads=6, ff=1024, activation="gated-gelu"),
+        Key("tie_word_embeddings", "tied_head", True),
     ),
-    settle=_settle_mt5,
+    hf_fixed=_mt5_fixed,
+    fixed=lambda section: _one_dropout(section) | {"scale_head": False},
+    extra={"pad_token_id": 0},
+    # A head in the files is mT5's own; without one the token table is used, unscaled too.
+    settle=lambda section, names: section | {"tied_head": "lm_head.weight" not in names},
 )

@@ -1,21 +1,29 @@
 """Weight maps: which of our parameters is which Hugging Face tensor, and how each array is laid out there.
 
-A family declares one table of rows, read in both directions. A row with `{layer}` in its name is one tensor per layer;
-ours are stacked, [L, ...]:
+A family declares one table of names, ours and theirs, read in both directions. A name is a module's, or one
+parameter's:
 
-    Row("h.{layer}.attn.c_proj.weight", ("layers/attention/output/kernel",), INPUTS_FIRST)
+    "tokens": "transformer.wte.weight"
+    "layers/attention/output": "transformer.h.{layer}.attn.c_proj"
 
-maps layer 3 of our kernel, [heads, size, width], to h.3.attn.c_proj.weight, [heads x size, width].
+The second maps layer 3 of our kernel, [L, heads, size, width], to transformer.h.3.attn.c_proj.weight, and the bias to
+transformer.h.3.attn.c_proj.bias. Parameters with one name there form one tensor, in the table's order. A table may name
+modules that only some models have.
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
+from pretrain.checkpoints.params_only import LazyArray
+
 Shape = tuple[int, ...]
-Pair = tuple[str, str | tuple[str, ...]]  # (Hugging Face's name, our path or paths)
+Read = Callable[[str], np.ndarray]
+PARTS = {"kernel": "weight", "scale": "weight", "bias": "bias"}  # ours -> theirs, of modules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,25 +51,7 @@ INPUTS_FIRST = Layout(_matrix, lambda array, shape: array.reshape(shape), axis=1
 OUTPUTS_FIRST = Layout(lambda array, inputs: _matrix(array, inputs).T, lambda array, shape: array.T.reshape(shape))
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One tensor, or one of each layer, and the parameters of ours that it holds, in order.
-
-    fallback: the tensor to read from files without this one.
-    """
-
-    hf: str
-    params: tuple[str, ...]
-    layout: Layout
-    fallback: str = ""
-
-    @property
-    def stacked(self) -> bool:
-        return "{layer}" in self.hf
-
-
-@dataclasses.dataclass(frozen=True)
-class Leaf:
+class Leaf(NamedTuple):
     """A parameter of ours: shape in checkpoints, type, and number of input axes of one layer."""
 
     shape: Shape
@@ -69,115 +59,99 @@ class Leaf:
     inputs: int
 
 
-def rows(layout: Layout, *pairs: Pair) -> list[Row]:
-    """Rows of one layout."""
-    return [Row(hf, (ours,) if isinstance(ours, str) else ours, layout) for hf, ours in pairs]
-
-
-def linear(*pairs: Pair, layout: Layout = OUTPUTS_FIRST, bias: bool = True) -> list[Row]:
-    """Rows of linear layers: kernels, and biases if there are any."""
-    table = []
-    for row in rows(layout, *pairs):
-        table += rows(layout, (f"{row.hf}.weight", tuple(f"{path}/kernel" for path in row.params)))
-        if bias:
-            table += rows(FLATTEN, (f"{row.hf}.bias", tuple(f"{path}/bias" for path in row.params)))
-    return table
-
-
-def norms(*pairs: tuple[str, str], bias: bool = True) -> list[Row]:
-    """Rows of norms: gains, and biases if there are any."""
-    parts = (("weight", "scale"), ("bias", "bias"))[: 1 + bias]
-    return rows(FLATTEN, *((f"{hf}.{name}", f"{path}/{own}") for hf, path in pairs for name, own in parts))
-
-
-def layers(
-    prefix: str, attention: Sequence[str], attention_norm: str, feed_forward: Sequence[str], feed_forward_norm: str
-) -> list[Row]:
-    """Rows of a stack of layers, by their names after `prefix`.
-
-    attention: query, key, value and output. feed_forward: in and out.
-    """
-    ours = [f"attention/{part}" for part in ("query", "key", "value", "output")] + [
-        "feed_forward/in",
-        "feed_forward/out",
-    ]
-    # Pre-norm and post-norm stacks have the same parameters, so the same rows.
-    pairs = zip((*attention, *feed_forward), ours, strict=True)
-    return [
-        *linear(*((prefix + name, f"layers/{path}") for name, path in pairs)),
-        *norms((prefix + attention_norm, "layers/attention_norm")),
-        *norms((prefix + feed_forward_norm, "layers/feed_forward_norm")),
-    ]
-
-
 @dataclasses.dataclass(frozen=True)
-class Source:
-    """The tensors that one parameter of ours is read from, when it is asked for."""
+class Row:
+    """One tensor, or one of each layer, and the parameters of ours that it holds, in order."""
 
-    leaf: Leaf
-    row: Row
-    names: Sequence[str]  # of the tensors, layer by layer
-    index: tuple[slice, ...]  # this parameter's part of each tensor
-    read: Callable[[str], np.ndarray]
+    hf: str
+    params: tuple[str, ...]
+    layout: Layout
+    layers: int | None  # None: not stacked
 
-    def array(self) -> np.ndarray:
-        # Filled layer by layer: one tensor is in memory besides the array itself.
-        array = np.empty(self.leaf.shape, self.leaf.dtype)
-        for number in range(len(self.names)):
-            array[number if self.row.stacked else ...] = self.layer(number)
-        return array
+    @property
+    def names(self) -> list[str]:
+        """The names of its tensors, layer by layer."""
+        return [self.hf] if self.layers is None else [self.hf.format(layer=layer) for layer in range(self.layers)]
 
-    def layer(self, number: int) -> np.ndarray:
-        shape = self.leaf.shape[1:] if self.row.stacked else self.leaf.shape
-        return self.row.layout.from_hf(self.read(self.names[number])[self.index], shape)
+
+def under(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
+    """A table of names with a prefix on either side."""
+    return {ours + name: theirs + other for name, other in names.items()}
 
 
 class WeightMap:
-    """The rows of a family on the parameters of one model."""
+    """The table of a family on the parameters of one model.
 
-    def __init__(self, table: Sequence[Row], leaves: Mapping[str, Leaf]):
-        covered = [path for row in table for path in row.params]
-        assert sorted(covered) == sorted(leaves), f"missing or repeated: {sorted(set(covered) ^ set(leaves))}"
-        self.rows, self.leaves = table, leaves
+    kernels: the layout of modules' kernels. layouts: of parameters with one of their own.
+    """
 
-    def names(self, row: Row) -> list[str]:
-        """The names of a row's tensors, layer by layer."""
-        count = self.leaves[row.params[0]].shape[0] if row.stacked else 1
-        return [row.hf.format(layer=layer) for layer in range(count)]
+    def __init__(
+        self, names: Mapping[str, str], leaves: Mapping[str, Leaf], kernels: Layout, layouts: Mapping[str, Layout]
+    ):
+        self.leaves = leaves
+        usual = {"kernel": kernels, "scale": FLATTEN, "bias": FLATTEN}
+        params, layout_of, order = {}, {}, {name: place for place, name in enumerate(names)}
+        # The table's order, not the tree's: GPT-2's c_attn is query, key, value.
+        for path in sorted(leaves, key=lambda path: order[path if path in names else path.rpartition("/")[0]]):
+            module, _, part = path.rpartition("/")
+            hf = names[path] if path in names else f"{names[module]}.{PARTS[part]}"
+            params.setdefault(hf, []).append(path)
+            layout_of[hf] = layouts.get(path) or usual.get(part, IDENTITY)
+        self.rows = [
+            Row(hf, tuple(paths), layout_of[hf], leaves[paths[0]].shape[0] if "{layer}" in hf else None)
+            for hf, paths in params.items()
+        ]
 
     def shapes(self) -> dict[str, Shape]:
         """{tensor: shape} of all rows."""
-        return {name: self.shape(row) for row in self.rows for name in self.names(row)}
-
-    def shape(self, row: Row) -> Shape:
-        """The shape of each tensor of a row."""
-        parts, axis = [self._hf_shape(path, row) for path in row.params], row.layout.axis
-        return (*parts[0][:axis], sum(part[axis] for part in parts), *parts[0][axis + 1 :])
-
-    def sources(self, read: Callable[[str], np.ndarray]) -> dict[str, Source]:
-        """{our path: where it is read from}; `read` returns a tensor by name and is not called before."""
-        sources = {}
+        shapes = {}
         for row in self.rows:
-            # GPT-2's c_attn is [width, 3 x width]: query, key and value are slices of its output axis.
+            parts, axis = [self._hf_shape(path, row) for path in row.params], row.layout.axis
+            shape = (*parts[0][:axis], sum(part[axis] for part in parts), *parts[0][axis + 1 :])
+            shapes |= dict.fromkeys(row.names, shape)
+        return shapes
+
+    def arrays(self, read: Read) -> dict[str, LazyArray]:
+        """{our path: array}; `read` returns a tensor by name, when the array is made."""
+        arrays = {}
+        for row in self.rows:
             axis, start = row.layout.axis, 0
             for path in row.params:
                 stop = start + self._hf_shape(path, row)[axis]
                 index = (*(slice(None),) * axis, slice(start, stop))
-                sources[path] = Source(self.leaves[path], row, self.names(row), index, read)
+                layer = functools.partial(self._layer, row, self._shape(path, row), index, read)
+                make = functools.partial(self._stack, self.leaves[path], row, layer)
+                arrays[path] = LazyArray(*self.leaves[path][:2], make, None if row.layers is None else layer)
                 start = stop
-        return sources
+        return arrays
 
-    def tensors(self, read: Callable[[str], np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    def tensors(self, read: Read) -> Iterator[tuple[str, np.ndarray]]:
         """(name, array) of every tensor, row by row; `read` returns one of our parameters by path."""
         for row in self.rows:
             arrays = [(read(path), self.leaves[path].inputs) for path in row.params]
-            for layer, name in enumerate(self.names(row)):
-                parts = [row.layout.to_hf(x[layer] if row.stacked else x, inputs) for x, inputs in arrays]
+            for layer, name in enumerate(row.names):
+                index = ... if row.layers is None else layer
+                parts = [row.layout.to_hf(array[index], inputs) for array, inputs in arrays]
                 yield name, parts[0] if len(parts) == 1 else np.concatenate(parts, row.layout.axis)
 
+    def _shape(self, path: str, row: Row) -> Shape:
+        """The shape of our parameter, or of a layer of it."""
+        return self.leaves[path].shape[row.layers is not None :]
+
     def _hf_shape(self, path: str, row: Row) -> Shape:
-        """The shape of our parameter, or of a layer of it, in Hugging Face's layout."""
-        leaf = self.leaves[path]
-        shape = leaf.shape[1:] if row.stacked else leaf.shape
+        """The same in Hugging Face's layout."""
         # A broadcast scalar: the layout's own reshapes say the shape without the memory of a real array.
-        return row.layout.to_hf(np.broadcast_to(np.zeros((), np.int8), shape), leaf.inputs).shape
+        scalar = np.broadcast_to(np.zeros((), np.int8), self._shape(path, row))
+        return row.layout.to_hf(scalar, self.leaves[path].inputs).shape
+
+    @staticmethod
+    def _layer(row: Row, shape: Shape, index: tuple[slice, ...], read: Read, number: int) -> np.ndarray:
+        return row.layout.from_hf(read(row.names[number])[index], shape)
+
+    @staticmethod
+    def _stack(leaf: Leaf, row: Row, layer: Callable[[int], np.ndarray]) -> np.ndarray:
+        # Filled layer by layer: one tensor is in memory besides the array itself.
+        array = np.empty(leaf.shape, leaf.dtype)
+        for number in range(row.layers or 1):
+            array[... if row.layers is None else number] = layer(number)
+        return array

@@ -5,11 +5,24 @@ from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
-from pretrain.interop.config_map import ConfigMap, Key
+from pretrain.interop.config_map import Key
 from pretrain.interop.family import Family, roles
-from pretrain.interop.weight_map import FLATTEN, IDENTITY, Row, layers, norms, rows
+from pretrain.interop.weight_map import under
 
-PREFIX = "transformer."
+NAMES = {
+    "tokens": "embeddings.weight",
+    "positions": "position_embeddings.weight",
+    "languages": "lang_embeddings.weight",
+    "embedding_norm": "layer_norm_emb",
+    "layers/attention/query": "attentions.{layer}.q_lin",
+    "layers/attention/key": "attentions.{layer}.k_lin",
+    "layers/attention/value": "attentions.{layer}.v_lin",
+    "layers/attention/output": "attentions.{layer}.out_lin",
+    "layers/attention_norm": "layer_norm1.{layer}",
+    "layers/feed_forward/in": "ffns.{layer}.lin1",
+    "layers/feed_forward/out": "ffns.{layer}.lin2",
+    "layers/feed_forward_norm": "layer_norm2.{layer}",
+}
 # Ours for every XLM; config.json has no keys for these.
 FIXED = {"activation": "gelu_erf", "types": 0, "pair_head": False, "head_transform": False, "zero_padding": True}
 
@@ -19,30 +32,16 @@ def _languages(given: Mapping) -> int:
     return given["n_langs"] if given["use_lang_emb"] and given["n_langs"] != 1 else 0
 
 
-def _rows(section: Mapping) -> list[Row]:
-    tables = {"embeddings": "tokens", "position_embeddings": "positions"}
-    if section["languages"]:
-        tables["lang_embeddings"] = "languages"
-    return [
-        *rows(IDENTITY, *((f"{PREFIX}{name}.weight", ours) for name, ours in tables.items())),
-        *norms((f"{PREFIX}layer_norm_emb", "embedding_norm")),
-        *layers(
-            PREFIX,
-            attention=[f"attentions.{{layer}}.{name}" for name in ("q_lin", "k_lin", "v_lin", "out_lin")],
-            attention_norm="layer_norm1.{layer}",
-            feed_forward=("ffns.{layer}.lin1", "ffns.{layer}.lin2"),
-            feed_forward_norm="layer_norm2.{layer}",
-        ),
-        *rows(FLATTEN, ("pred_layer.proj.bias", "head_bias")),
-    ]
-
-
-def _our_fixed(section: Mapping) -> dict[str, tuple]:
-    return {name: (value,) for name, value in FIXED.items()} | {
-        "ff": (4 * section["width"],),
-        "languages": (section["languages"] if section["languages"] != 1 else 0,),
-        "embed": (0, section["width"]),
-        "groups": (0, section["layers"]),
+def _hf_fixed(given: Mapping) -> dict[str, tuple]:
+    return {
+        "n_langs": (given["n_langs"] or 1,),  # a model without the table has one language there
+        "use_lang_emb": (given["n_langs"] > 1, True, False),
+        "gelu_activation": (True,),
+        "sinusoidal_embeddings": (False,),
+        "causal": (False,),
+        "asm": (False,),
+        "is_encoder": (True,),
+        "tie_word_embeddings": (True,),
     }
 
 
@@ -90,45 +89,34 @@ XLM = Family(
     kind="encoder",
     recipe="configs/xlm.py",
     architecture=lambda section: "XLMWithLMHeadModel",
-    task="fill-mask",
-    config_map=ConfigMap(
-        keys=(
-            Key("vocab_size", "vocab_size", lambda given: given["n_words"]),
-            Key("max_position_embeddings", "context", 512),
-            Key("n_langs", "languages", 1, value=_languages),
-            Key("emb_dim", "width", 2048),
-            Key("n_layers", "layers", 12),
-            Key("n_heads", "heads", 16),
-            Key("layer_norm_eps", "norm_epsilon", 1e-12),
-            Key("dropout", "dropout", 0.1),
-            Key("attention_dropout", "dropout_attention", 0.1),
-            Key("embed_init_std", "init_std", 2048**-0.5),
-        ),
-        hf_fixed=lambda given: {
-            "n_langs": (given["n_langs"] or 1,),  # a model without the table has one language there
-            "use_lang_emb": (given["n_langs"] > 1, True, False),
-            "gelu_activation": (True,),
-            "sinusoidal_embeddings": (False,),
-            "causal": (False,),
-            "asm": (False,),
-            "is_encoder": (True,),
-            "tie_word_embeddings": (True,),
-        },
-        our_fixed=_our_fixed,
-        extra={"n_words": 30_145, "use_lang_emb": True, "id2lang": {}, "lang2id": {}},  # n_words: older vocab_size
-        # Special ids come from the tokenizer; init_std and lang_id change no number.
-        ignored=("init_std", "lang_id", "bos_index", "eos_index", "pad_index", "unk_index", "mask_index"),
+    names=under("", "transformer.", NAMES) | {"head_bias": "pred_layer.proj.bias"},
+    prefix="transformer.",
+    tied={"pred_layer.proj.weight": "transformer.embeddings.weight"},
+    ignored=(r"(transformer\.)?position_ids",),
+    keys=(
+        Key("vocab_size", "vocab_size", lambda given: given["n_words"]),
+        Key("max_position_embeddings", "context", 512),
+        Key("n_langs", "languages", 1, value=_languages),
+        Key("emb_dim", "width", 2048),
+        Key("n_layers", "layers", 12),
+        Key("n_heads", "heads", 16),
+        Key("layer_norm_eps", "norm_epsilon", 1e-12),
+        Key("dropout", "dropout", 0.1),
+        Key("attention_dropout", "dropout_attention", 0.1),
+        Key("embed_init_std", "init_std", 2048**-0.5),
     ),
-    rows=_rows,
-    tokenizers=("huggingface",),
+    hf_fixed=_hf_fixed,
+    fixed=lambda section: FIXED | {"ff": 4 * section["width"]},
+    allowed=lambda section: {"languages": (section["languages"] if section["languages"] != 1 else 0,)},
+    extra={"n_words": 30_145, "use_lang_emb": True, "id2lang": {}, "lang2id": {}},  # n_words: older vocab_size
+    # Special ids come from the tokenizer; init_std and lang_id change no number.
+    ignored_keys=("init_std", "lang_id", "bos_index", "eos_index", "pad_index", "unk_index", "mask_index"),
+    settle=lambda section, names: section | {"initialiser": "fan_in"},
+    complete=_complete,
+    extra_keys=_extra_keys,
     legacy_tokenizers={"xlm": "xlm"},
     special=roles(bos="classifier", eos="end", cls="end", sep="end", pad="pad", unk="unknown", mask="mask"),
     template=(("end", "$A", "end"), ("end", "$A", "end", "$B", "end")),
-    prefix=PREFIX,
-    tied={"pred_layer.proj.weight": f"{PREFIX}embeddings.weight"},
-    ignored=(r"(transformer\.)?position_ids",),
-    settle=lambda section, names: section | FIXED | {"ff": 4 * section["width"], "initialiser": "fan_in"},
-    complete=_complete,
-    extra_keys=_extra_keys,
+    task="fill-mask",
     usage=_usage,
 )

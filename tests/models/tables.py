@@ -9,5 +9,5 @@ def ours(model_type, section, tensors):
     """The tree of parameters, or of their gradients, of {their name: array}, for the model of a `model` section."""
     table = families.weight_map(families.FAMILIES[model_type], section)
     assert table.shapes() == {name: tuple(array.shape) for name, array in tensors.items()}
-    sources = table.sources(lambda name: tensors[name])
-    return unflatten_dict({path: source.array() for path, source in sources.items()}, sep="/")
+    arrays = table.arrays(lambda name: tensors[name])
+    return unflatten_dict({path: array.make() for path, array in arrays.items()}, sep="/")

@@ -105,8 +105,8 @@ def ask(activation):
     found["logits"] = output.prediction_logits.detach().numpy()[real]
     found["pair logits"] = output.seq_relationship_logits.detach().numpy()
     found["loss"] = output.loss.detach().numpy()
-    gradients = names.sources(lambda name: parameters[name].grad.numpy())
-    found |= {f"gradient of {path}": source.array() for path, source in gradients.items()}
+    gradients = names.arrays(lambda name: parameters[name].grad.numpy())
+    found |= {f"gradient of {path}": array.make() for path, array in gradients.items()}
     torch.optim.AdamW(model.parameters(), lr=RATE, eps=EPSILON, weight_decay=DECAY).step()
     found["next loss"] = run().loss.detach().numpy()
     return found

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 import pretrain
 from pretrain.errors import UserError
 from pretrain.interop import safetensors_io
-from pretrain.interop.generation_config import ignored_settings
+from pretrain.interop.config_map import ignored_settings
 from pretrain.interop.hf_export import export_folder
 from pretrain.interop.hf_import import import_folder
 
@@ -83,10 +83,6 @@ def test_import_refuses_a_larger_tokenizer(refuses, tmp_path):
     tensors = weights("gpt2")
     tensors["transformer.wte.weight"] = tensors["transformer.wte.weight"][:200]
     refuses(hub.make(tmp_path / "theirs", "gpt2", tensors=tensors, keys={"vocab_size": 200}), "vocab_size=200")
-
-
-def test_import_prepared_is_for_xlm_alone(refuses, imported):
-    refuses(imported("gpt2")[0], "--prepared", prepared=True)
 
 
 def test_import_float16_computes_in_float32(tmp_path):
