@@ -25,7 +25,8 @@ def _any_fields(monkeypatch):
 @pytest.fixture
 def small_parts(monkeypatch):
     """Stores of many parts, written in many steps, of which few are held open."""
-    monkeypatch.setattr(build, "PART_BYTES", 180)
+    monkeypatch.setattr(build, "PART_BYTES", 400)
+    monkeypatch.setattr(build, "cores", lambda: 1)  # one process is quicker
     monkeypatch.setattr(writer, "FLUSH", 30)
     monkeypatch.setattr(Stream, "OPEN_FILES", 3)
 
