@@ -91,10 +91,10 @@ def test_stream_sentences(prepare, write, monkeypatch, chunk):
 
 
 def test_stream_sentences_of_paragraphs(prepare, write, small_parts):
-    path = write("book.txt", "\n\n".join([BOOK] * 20))
+    path = write("book.txt", "\n\n".join([BOOK] * 50))
     corpus = prepare(f"text:{path}?document=blank_line", sentences="lines", holdout=0.0)
     stream = corpus.stream("train")
-    documents = [[b"One.", b"Two, and more."], [b"Three"], [b"A new one", b"ends here"]] * 20
+    documents = [[b"One.", b"Two, and more."], [b"Three"], [b"A new one", b"ends here"]] * 50
     assert sentences(stream) == documents and len(stream.shards) > 5
     again = pickle.loads(pickle.dumps(stream))
     assert sentences(again) == documents and again.bare_tokens == stream.bare_tokens
