@@ -60,8 +60,8 @@ class Weights:
     model: Mapping  # that run's config.model
     complete: bool = False  # whether the model must have exactly these parameters
 
-    def check(self, shapes) -> None:
-        """Raises UserError if the checkpoint is damaged or does not fit the model with parameters `shapes`."""
+    def check(self, shapes, model: Mapping) -> None:
+        """Raises UserError if the checkpoint is damaged or does not fit `model`, with parameters `shapes`."""
         restore.check_intact(self.folder)
         restore.warn_if_bad(self.folder, restore.read_notes(self.folder))
         there, here = self._metadata(), _flatten(shapes)
@@ -73,6 +73,10 @@ class Weights:
         if self.complete and different:
             shown = join_some(different, SHOWN)
             raise UserError(f"{self.label}: config.model changes {shown}. Leave it as the folder has it.")
+        # Rows of a position table of the same shape would be taken for other positions.
+        offset = compare_models(self.model, model).get("position_offset")
+        if offset and any(name.endswith("positions") for name in common):
+            raise UserError(f"{self.label}: config.model.position_offset differs ({offset}). Use that run's.")
 
     def tokenizer_fingerprint(self) -> str:
         """The fingerprint of the other run's tokenizer. All processes call it."""

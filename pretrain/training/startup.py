@@ -70,9 +70,9 @@ class OtherRuns:
         """Raise UserError where a checkpoint does not fit the model."""
         shapes = spec.checkpoint_shapes(config.train.batch_size).params
         if self.weights:
-            self.weights.check(shapes)
+            self.weights.check(shapes, config.model)
         if self.teacher:
-            self.teacher.weights.check(spec.frozen_shapes())
+            self.teacher.weights.check(spec.frozen_shapes(), self.teacher.weights.model)
             if begins and config.distill.layers:
                 teacher_sets(config.distill.layers, spec.model, spec.objective.teacher)
 

@@ -8,6 +8,7 @@ from runs import leaves, train_here
 
 from configs.common import MODELS
 from pretrain.checkpoints import init_from
+from pretrain.errors import UserError
 
 # With a learning rate of 0 the first checkpoint holds the initial parameters.
 STILL = {"train__steps": 1, "schedule__peak": 0.0, "schedule__warmup": 0, "schedule__decay_steps": 2}
@@ -85,6 +86,16 @@ def test_changes_meaning_of_every_field():
     expected += " scale_embedding scale_scores scale_head start_row attention_bias ff_bias tied_head head_bias"
     expected += " final_norm embedding_norm clamp max_distance tied_words shared_projections shared_biases"
     assert fields == {*expected.split(), "project_always", "head", "head_transform", "zero_padding"}
+
+
+def test_position_offset_is_refused(whole):
+    there = {"width": 16, "context": 32, "position_offset": 0, "activation": "gelu"}
+    here = there | {"context": 30, "position_offset": 2}
+    shapes = {"positions": params(whole, 24)["['params']['positions']"]}
+    other = init_from.Weights("x", whole / "checkpoints" / "24", whole / "tokenizer", there)
+    other.check(shapes, there | {"activation": "relu"})
+    with pytest.raises(UserError, match="position_offset"):
+        other.check(shapes, here)
 
 
 @pytest.mark.parametrize(
