@@ -26,31 +26,15 @@ class Flag:
     required: str = ""  # what to give, where the flag must have a value
 
 
-# Dataclass fields by the type of their flag.
-
-
-def text(default: str, help: str, **more):
-    return dataclasses.field(default=default, metadata={"flag": Flag(str, help, **more)})
-
-
-def integer(declared: Default, help: str):
-    return dataclasses.field(default=declared.default, metadata={"flag": Flag(int, help, declared.range)})
-
-
-def number(declared: Default, help: str):
-    return dataclasses.field(default=declared.default, metadata={"flag": Flag(float, help, declared.range)})
-
-
-def switch(default: bool, help: str):
-    return dataclasses.field(default=default, metadata={"flag": Flag(bool, help)})
-
-
-def several(help: str):
-    return dataclasses.field(default=(), metadata={"flag": Flag(tuple, help)})
+def argument(default, help: str, **more):
+    """A dataclass field with a flag of the type of its default; a number has its `Default`, which has a range."""
+    if isinstance(default, Default):
+        default, more["range"] = default
+    return dataclasses.field(default=default, metadata={"flag": Flag(more.pop("kind", type(default)), help, **more)})
 
 
 def how_printed():
-    return text("table", "how to print the result", choices=("table", "json"))
+    return argument("table", "how to print the result", choices=("table", "json"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,23 +72,23 @@ class ConfigArguments(Arguments):
 class RunArguments(Arguments):
     """Base of commands that read a run."""
 
-    workdir: str = text("", WORKDIR, required="the folder of a run, such as --workdir=runs/quickstart")
+    workdir: str = argument("", WORKDIR, required="the folder of a run, such as --workdir=runs/quickstart")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointArguments(RunArguments):
     """Base of commands that read a checkpoint of a run, or the mean of its last ones."""
 
-    step: str = text("latest", "checkpoint: a step, latest or best")
-    average: int = integer(count(1, below=2**20), "read the mean of N checkpoints: that one and those before it")
+    step: str = argument("latest", "checkpoint: a step, latest or best")
+    average: int = argument(count(1, below=2**20), "read the mean of N checkpoints: that one and those before it")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Train(ConfigArguments):
     """Trains a config; continues from the newest checkpoint of the work folder."""
 
-    workdir: str = text("", WORKDIR + " (default: runs/<name of the config>)")
-    fresh: str = text("", "start at update 0 and move the present run to earlier/NAME; once for each NAME")
+    workdir: str = argument("", WORKDIR + " (default: runs/<name of the config>)")
+    fresh: str = argument("", "start at update 0 and move the present run to earlier/NAME; once for each NAME")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,18 +99,18 @@ class Evaluate(CheckpointArguments):
     exclusive: ClassVar[tuple[str, ...]] = ("data", "split")
 
     overrides: Overrides = ()
-    split: str = text("", "validation, test or train (default: validation)")
-    data: str = text("", "score this source instead, such as text:/books/*.txt, with the run's tokenizer")
-    stride: int = integer(non_negative(0), "tokens between the starts of two windows; 0: as the config")
-    length: int = integer(non_negative(0), "tokens of a window; 0: as the config")
-    batch_size: int = integer(non_negative(0), "rows of a batch; 0: as the config, or 1 for recurrent memory")
-    batches: int = integer(non_negative(0), "evaluate the first N batches; 0: the whole split")
-    decode: int | None = integer(
-        non_negative(None), "examples to decode from each source of text pairs; 0: none (default: all)"
+    split: str = argument("", "validation, test or train (default: validation)")
+    data: str = argument("", "score this source instead, such as text:/books/*.txt, with the run's tokenizer")
+    stride: int = argument(non_negative(0), "tokens between the starts of two windows; 0: as the config")
+    length: int = argument(non_negative(0), "tokens of a window; 0: as the config")
+    batch_size: int = argument(non_negative(0), "rows of a batch; 0: as the config, or 1 for recurrent memory")
+    batches: int = argument(non_negative(0), "evaluate the first N batches; 0: the whole split")
+    decode: int | None = argument(
+        non_negative(None), "examples to decode from each source of text pairs; 0: none (default: all)", kind=int
     )
-    gzip: bool = switch(False, "also print bits per byte of gzip -9 on the same text")
-    xz: bool = switch(False, "also print bits per byte of xz -9 on the same text")
-    word_level: bool = switch(False, "also print perplexity per word, line ends included, as for WikiText")
+    gzip: bool = argument(False, "also print bits per byte of gzip -9 on the same text")
+    xz: bool = argument(False, "also print bits per byte of xz -9 on the same text")
+    word_level: bool = argument(False, "also print perplexity per word, line ends included, as for WikiText")
     format: str = how_printed()
 
 
@@ -134,29 +118,30 @@ class Evaluate(CheckpointArguments):
 class DecodingArguments(CheckpointArguments):
     """Base of commands that decode."""
 
-    temperature: float | None = number(
+    temperature: float | None = argument(
         OPTIONS["temperature"]._replace(default=None),
         "of sampling; 0: greedy (default: 0.8, or 1 for images)",
+        kind=float,
     )
-    top_k: int = integer(OPTIONS["top_k"], "sample from the k likeliest tokens; 0: all")
-    top_p: float = number(OPTIONS["top_p"], "sample from the likeliest tokens that hold this probability")
-    beams: int = integer(OPTIONS["beams"], "beam search with N beams, instead of sampling")
-    length_penalty: float = number(OPTIONS["length_penalty"], "of beam search: score / ((5 + length) / 6) ** penalty")
-    repetition_penalty: float = number(
+    top_k: int = argument(OPTIONS["top_k"], "sample from the k likeliest tokens; 0: all")
+    top_p: float = argument(OPTIONS["top_p"], "sample from the likeliest tokens that hold this probability")
+    beams: int = argument(OPTIONS["beams"], "beam search with N beams, instead of sampling")
+    length_penalty: float = argument(OPTIONS["length_penalty"], "of beam search: score / ((5 + length) / 6) ** penalty")
+    repetition_penalty: float = argument(
         OPTIONS["repetition_penalty"], "divides the logits of tokens in the text so far; 1: off"
     )
-    normalisation: str = text(
+    normalisation: str = argument(
         CHOICES["normalisation"][0],
         "of beam search: gnmt (see length_penalty), or length: score / length ** penalty",
         choices=CHOICES["normalisation"],
     )
-    stopping: str = text(
+    stopping: str = argument(
         CHOICES["stopping"][0],
         "of beam search: never (until no beam can do better), best (at its present length), full (all have ended)",
         choices=CHOICES["stopping"],
     )
-    seed: int = integer(OPTIONS["seed"], "of sampling")
-    cached: bool = switch(True, "cache keys and values of earlier tokens")
+    seed: int = argument(OPTIONS["seed"], "of sampling")
+    cached: bool = argument(True, "cache keys and values of earlier tokens")
     format: str = how_printed()
 
     def __post_init__(self):
@@ -182,14 +167,15 @@ class Generate(DecodingArguments):
 
     only_with: ClassVar[str] = "Give --complete=FILE.png too, or leave it out."
 
-    prompt: tuple[str, ...] = several("text to continue; repeat the flag for several prompts")
-    prompt_file: str = text("", "file with one prompt a line")
-    max_tokens: int | None = integer(
+    prompt: tuple[str, ...] = argument((), "text to continue; repeat the flag for several prompts")
+    prompt_file: str = argument("", "file with one prompt a line")
+    max_tokens: int | None = argument(
         OPTIONS["max_tokens"]._replace(default=None),
         "most tokens to add (default: 100, or the room left in the context)",
+        kind=int,
     )
-    beyond: int | None = integer(
-        OPTIONS["beyond"], "of encoder-decoders: write at most N tokens more than the input has"
+    beyond: int | None = argument(
+        OPTIONS["beyond"], "of encoder-decoders: write at most N tokens more than the input has", kind=int
     )
 
 
@@ -199,11 +185,11 @@ class Complete(DecodingArguments):
 
     only_with: ClassVar[str] = "It is for text: leave it out."
 
-    complete: str = text(dataclasses.MISSING, "new PNG file: images cut off, completed, and whole")
-    images: str = text("validation", "a split of the run, or a source such as images:GLOB")
-    rows: int = integer(count(8, below=2**10), "images to complete, one row of the picture each")
-    samples: int = integer(count(3, below=2**10), "completions of each image")
-    keep: float = number(rate(0.5), "share of an image that is kept")
+    complete: str = argument(dataclasses.MISSING, "new PNG file: images cut off, completed, and whole", kind=str)
+    images: str = argument("validation", "a split of the run, or a source such as images:GLOB")
+    rows: int = argument(count(8, below=2**10), "images to complete, one row of the picture each")
+    samples: int = argument(count(3, below=2**10), "completions of each image")
+    keep: float = argument(rate(0.5), "share of an image that is kept")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -212,7 +198,7 @@ class ConfigOrRunArguments(ConfigArguments):
 
     exclusive: ClassVar[tuple[str, ...]] = ("config", "workdir")
 
-    workdir: str = text("", "folder of a run, to use its config")
+    workdir: str = argument("", "folder of a run, to use its config")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -233,12 +219,12 @@ class Goodput(RunArguments):
 class Plan(ConfigOrRunArguments):
     """Compiles the training step for absent hardware: memory, time, bottleneck."""
 
-    topology: str = text(
+    topology: str = argument(
         "",
         "hardware, such as v5p:4x4x4, v5e:2x2, h200:8 or cpu:8 (docs/plan.md)",
         required="the hardware, such as --topology=v5p:4x4x4",
     )
-    search: bool = switch(False, "search for the best mesh, accumulation and remat policy")
+    search: bool = argument(False, "search for the best mesh, accumulation and remat policy")
     format: str = how_printed()
 
 
@@ -248,9 +234,9 @@ class Prepare(ConfigArguments):
 
     exclusive: ClassVar[tuple[str, ...]] = ("processes", "beam")
 
-    workdir: str = text("", WORKDIR + " (default: runs/<name of the config>)")
-    processes: int = integer(non_negative(0, below=2**12), "processes that tokenize; 0: one per core")
-    beam: str = text(
+    workdir: str = argument("", WORKDIR + " (default: runs/<name of the config>)")
+    processes: int = argument(non_negative(0, below=2**12), "processes that tokenize; 0: one per core")
+    beam: str = argument(
         "", "options of an Apache Beam pipeline to tokenize with: '--runner=DirectRunner --direct_num_workers=2'"
     )
     format: str = how_printed()
@@ -260,14 +246,14 @@ class Prepare(ConfigArguments):
 class Import(Arguments):
     """Makes a work folder from a Hugging Face model."""
 
-    folder: str = text(
+    folder: str = argument(
         "",
         "folder that save_pretrained or `hf download` wrote",
         required="the folder of a saved model, such as --folder=hf/gpt2",
     )
-    generator: str = text("", "of ELECTRA: the generator's folder, where --folder is the discriminator's")
-    prepared: bool = switch(False, "of XLM's vocab.json: texts are tokenized and cleaned already by XLM's tools")
-    workdir: str = text(
+    generator: str = argument("", "of ELECTRA: the generator's folder, where --folder is the discriminator's")
+    prepared: bool = argument(False, "of XLM's vocab.json: texts are tokenized and cleaned already by XLM's tools")
+    workdir: str = argument(
         "",
         "new folder of the run: config, tokenizer, a checkpoint of the weights",
         required="a new work folder, such as --workdir=runs/gpt2",
@@ -278,13 +264,13 @@ class Import(Arguments):
 class Export(CheckpointArguments):
     """Makes a Hugging Face folder from a checkpoint."""
 
-    step: str = text("latest", "checkpoint: a step, best, or latest (the last of a finished run)")
-    folder: str = text(
+    step: str = argument("latest", "checkpoint: a step, best, or latest (the last of a finished run)")
+    folder: str = argument(
         "",
         "new folder: config.json, model.safetensors, tokenizer, README.md",
         required="a new folder, such as --folder=hf/mine",
     )
-    part: str = text("", "of ELECTRA: discriminator (default) or generator")
+    part: str = argument("", "of ELECTRA: discriminator (default) or generator")
 
 
 def flagged(form: type[Arguments]) -> list[dataclasses.Field]:

@@ -42,7 +42,8 @@ def start() -> None:
     keep_freed_memory()  # before a device is used
     # Meshes are built on as many devices in every process.
     devices = Counter(device.process_index for device in jax.devices())
-    assert len({*devices.values()}) == 1, f"devices of each process: {devices}"
+    if len({*devices.values()}) > 1:
+        raise UserError(f"processes have different numbers of devices: {dict(devices)}. Give all as many.")
     enable_compilation_cache()
 
 
