@@ -34,6 +34,7 @@ def run(tree, *words):
     return result.stdout
 
 
+@pytest.mark.slow
 def test_extending_trains_and_evaluates(tree, text):
     small = {"data.train": f"text:{text}/*.py", "tokenizer.kind": "bytes", "model.vocab_size": 257, "train.steps": 4}
     small |= {"schedule.warmup": 0, "evaluate.batches": 2, "log.every": 1, "log.tensorboard": "false"}
