@@ -2,6 +2,7 @@
 
 import abc
 import codecs
+import copy
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,12 +59,12 @@ class Tokenizer(abc.ABC):
     continues: whether an id continues the word of the id before it, bool [V]. None if unknown.
     """
 
-    vocab_size: int
-    fingerprint: str
-    special: Mapping[str, int]
-    sentinels: tuple[int, ...] = ()
-    byte_lengths: np.ndarray | None
+    byte_lengths: np.ndarray | None = None
     continues: np.ndarray | None = None
+
+    def __init__(self, vocab_size: int, special: Mapping[str, int], fingerprint: str, sentinels: tuple[int, ...] = ()):
+        self.vocab_size, self.special, self.fingerprint, self.sentinels = vocab_size, special, fingerprint, sentinels
+        self._added = vocab_size  # the first of the ids that `extend` adds
 
     @property
     def end_id(self) -> int | None:
@@ -95,6 +96,27 @@ class Tokenizer(abc.ABC):
         return "".join(map(decoder.feed, ids)) + decoder.finish()
 
 
+def extend(tokenizer: Tokenizer, names: Sequence[str], sentinels: int) -> Tokenizer:
+    """`tokenizer` with an id for each of `names`, then `sentinels` ids, of which the highest comes first.
+
+    The added ids have no text.
+    """
+    added = range(tokenizer.vocab_size, tokenizer.vocab_size + len(names) + sentinels)
+    if not added:
+        return tokenizer
+    extended = copy.copy(tokenizer)
+    extended.vocab_size = added.stop
+    extended.special = {**tokenizer.special, **dict(zip(names, added, strict=False))}
+    extended.sentinels = tuple(reversed(added[len(names) :])) or tokenizer.sentinels
+    # Stores and checkpoints remember the fingerprint, so its spelling is part of their format.
+    extended.fingerprint = "+".join((tokenizer.fingerprint, *names, *[f"{sentinels} sentinels"] * bool(sentinels)))
+    extended.byte_lengths, extended.continues = (
+        None if values is None else np.append(values, np.zeros(len(added), values.dtype))
+        for values in (tokenizer.byte_lengths, tokenizer.continues)
+    )
+    return extended
+
+
 class Decoder(abc.ABC):
     """Text of ids that arrive one at a time: the results of `feed`, then of `finish`, joined."""
 
@@ -108,7 +130,7 @@ class Decoder(abc.ABC):
 
 
 class ByteExact(Tokenizer):
-    """A tokenizer whose ids have fixed bytes."""
+    """A tokenizer whose ids have fixed bytes, `token_bytes`; those of special ids are empty."""
 
     def __init__(
         self,
@@ -117,15 +139,16 @@ class ByteExact(Tokenizer):
         fingerprint: str,
         sentinels: tuple[int, ...] = (),
     ):
-        self.vocab_size, self.fingerprint = len(token_bytes), fingerprint
-        self.special, self.sentinels = special, sentinels
+        super().__init__(len(token_bytes), special, fingerprint, sentinels)
         self._bytes = list(token_bytes)
         self.byte_lengths = np.array([len(data) for data in token_bytes], np.int32)
         self.continues = np.array([bool(data) and not data[:1].isspace() for data in token_bytes])
 
     def bytes_of(self, token: int) -> bytes:
-        """Bytes of one id; for an id beyond the vocabulary 0xFF, which no UTF-8 text has and decodes to U+FFFD."""
-        return self._bytes[token] if 0 <= token < self.vocab_size else b"\xff"
+        """Bytes of one id; 0xFF, which no UTF-8 text has and decodes to U+FFFD, for one beyond the vocabulary."""
+        if not 0 <= token < self.vocab_size:
+            return b"\xff"
+        return self._bytes[token] if token < self._added else b""
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`. Special ids have none; bytes that are not UTF-8 become U+FFFD."""
@@ -150,28 +173,13 @@ class _ByteDecoder(Decoder):
 class Rewriting(Tokenizer):
     """A tokenizer that normalises text, so that neither the round trip nor bytes per token are exact."""
 
-    byte_lengths = None
-
-    def __init__(
-        self,
-        encode: Callable[[str], np.ndarray],
-        decode: Callable[[list[int]], str],
-        vocab_size: int,
-        special: Mapping[str, int],
-        fingerprint: str,
-        sentinels: tuple[int, ...] = (),
-        continues: np.ndarray | None = None,
-    ):
-        self._encode, self._decode = encode, decode
-        self.vocab_size, self.special, self.fingerprint = vocab_size, special, fingerprint
-        self.sentinels, self.continues = sentinels, continues
-
-    def encode(self, text: str) -> np.ndarray:
-        return self._encode(text)
+    @abc.abstractmethod
+    def join(self, ids: list[int]) -> str:
+        """The text of ids of the vocabulary, without the end token."""
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`, joined by the tokenizer. Special ids and ids beyond the vocabulary have none."""
-        return self._decode([i for i in map(int, ids) if 0 <= i < self.vocab_size and i != self.end_id])
+        return self.join([i for i in map(int, ids) if 0 <= i < self._added and i != self.end_id])
 
     def decoder(self, before: Iterable[int] = (), text: str = "") -> Decoder:
         return _PrefixDecoder(self, before, text)
@@ -213,52 +221,6 @@ class Bytes(ByteExact):
     def encode(self, text: str | bytes) -> np.ndarray:
         """Ids of `text`, int32 [n]. The only tokenizer that also takes bytes, for images."""
         return np.frombuffer(to_bytes(text), np.uint8).astype(np.int32)
-
-
-def extend(tokenizer: Tokenizer, names: Sequence[str], sentinels: int) -> Tokenizer:
-    """`tokenizer` with an id for each of `names`, then `sentinels` ids, of which the highest comes first."""
-    return Extended(tokenizer, names, sentinels) if names or sentinels else tokenizer
-
-
-class Extended(Tokenizer):
-    """Another tokenizer with more ids, which have no text."""
-
-    def __init__(self, base: Tokenizer, names: Sequence[str], sentinels: int):
-        self._base, self._own = base, range(base.vocab_size, base.vocab_size + len(names) + sentinels)
-        self.vocab_size = self._own.stop
-        self.special = {**base.special, **dict(zip(names, self._own, strict=False))}
-        self.sentinels = tuple(reversed(self._own[len(names) :])) or base.sentinels
-        self.fingerprint = "+".join((base.fingerprint, *names, *[f"{sentinels} sentinels"] * bool(sentinels)))
-        self.byte_lengths, self.continues = (
-            None if values is None else np.append(values, np.zeros(len(self._own), values.dtype))
-            for values in (base.byte_lengths, base.continues)
-        )
-
-    def encode(self, text: str) -> np.ndarray:
-        return self._base.encode(text)
-
-    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return self._base.encode_all(texts)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return self._base.decode(self._base_ids(ids))
-
-    def decoder(self, before: Iterable[int] = (), text: str = "") -> Decoder:
-        return _ExtendedDecoder(self._base.decoder(self._base_ids(before), text), self._own)
-
-    def _base_ids(self, ids: Iterable[int]) -> list[int]:
-        return [i for i in map(int, ids) if i not in self._own]
-
-
-class _ExtendedDecoder(Decoder):
-    def __init__(self, base: Decoder, added: range):
-        self._base, self._added = base, added
-
-    def feed(self, token: int) -> str:
-        return "" if int(token) in self._added else self._base.feed(token)
-
-    def finish(self) -> str:
-        return self._base.finish()
 
 
 def fingerprint_of(path: Path) -> str:

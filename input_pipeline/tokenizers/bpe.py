@@ -1,18 +1,19 @@
-"""Byte-pair encodings of words whose pieces say where the word ends: XLM's and CTRL's `vocab.json` and `merges.txt`.
+"""Byte-pair encodings of words whose pieces say where the word ends, of GPT, XLM and CTRL: vocab.json and merges.txt.
 
 Words are split into characters, and the pair that was merged first in training is merged first, everywhere in the
-word, until no pair is left (Sennrich et al. 2016). The resulting pieces are looked up only then: one that the
+word, until no pair is left (Sennrich et al. 2016). XLM and CTRL look the resulting pieces up only then: one that the
 vocabulary lacks is unknown, even if smaller pieces of it exist, which no `tokenizer.json` can express.
 
 CTRL's words are separated by white space, and a line end belongs to the word before it; every piece of a word but the
 last ends in "@@". XLM's text must be prepared, with Moses' scripts and those of its language, for some models also
 lower-cased without accents; then words are separated by white space, and the last piece of a word ends in "</w>".
+GPT's words are lower-cased, without accents, and split at punctuation as BERT's; it becomes a tokenizer.json.
 """
 
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,9 +21,9 @@ import numpy as np
 
 from input_pipeline.errors import DataError
 from input_pipeline.io import read_json
-from input_pipeline.tokenizers.base import Rewriting, Tokenizer, fingerprint_of, special_ids
+from input_pipeline.tokenizers.base import Rewriting, fingerprint_of, special_ids
+from input_pipeline.tokenizers.huggingface import library
 
-KINDS = ("ctrl", "xlm")
 VOCABULARY, MERGES = "vocab.json", "merges.txt"  # in one folder
 UNKNOWN = "<unk>"
 END, CONTINUED = "</w>", "@@"
@@ -32,27 +33,40 @@ SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 CTRL_WORD = re.compile(f"[^{SPACE}]+\n?")
 
 
-def read(path: Path, kind: str) -> bytes:
-    """One file of a vocabulary and the merges in its folder. Errors: DataError."""
-    beside = path.with_name(MERGES)
+def read(path: Path, settings: Mapping) -> bytes:
+    """One file of a vocabulary and the merges in its folder, of the kind in `settings`. Errors: DataError."""
+    kind = settings["kind"]
+    parts = library() if kind == "gpt" else None
     try:
-        vocabulary = read_json(path)
-        lines = beside.read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as error:
+        vocabulary = {piece: int(i) for piece, i in read_json(path).items()}
+        if UNKNOWN not in vocabulary:
+            raise ValueError(f"no {UNKNOWN}")
+        lines = path.with_name(MERGES).read_text(encoding="utf-8").split("\n")
+        if parts:
+            return _gpt(parts, vocabulary, lines).to_str().encode("utf-8")
+    except Exception as error:  # the library's errors have no common type
         raise DataError(f"{path} is no {VOCABULARY} with a {MERGES} in its folder ({error}). Give both.") from error
-    if not isinstance(vocabulary, dict) or not all(type(i) is int and i >= 0 for i in vocabulary.values()):
-        raise DataError(f"{path} is no object of pieces and ids. Give a {VOCABULARY}.")
-    if UNKNOWN not in vocabulary:
-        raise DataError(f"{path} has no {UNKNOWN}. Add it, as the class that wrote the file does.")
     # CTRL's first line is a heading; XLM's lines have a pair's count after it.
     merges = [line.split() for line in lines[1:-1]] if kind == "ctrl" else [line.split()[:2] for line in lines[:-1]]
     content = {"kind": kind, "vocabulary": vocabulary, "merges": merges}
     return json.dumps(content, ensure_ascii=False).encode("utf-8")
 
 
+def _gpt(parts, vocabulary: Mapping[str, int], lines: list[str]):
+    """GPT's tokenizer as the library's; `parts` is the library."""
+    merges = [tuple(line.split()) for line in lines if line and not line.startswith("#version")]
+    model = parts.models.BPE(vocabulary, merges, unk_token=UNKNOWN, end_of_word_suffix=END, fuse_unk=False)
+    model = parts.Tokenizer(model)
+    model.normalizer = parts.normalizers.BertNormalizer(lowercase=True)
+    model.pre_tokenizer = parts.pre_tokenizers.BertPreTokenizer()
+    model.decoder = parts.decoders.BPEDecoder(suffix=END)
+    model.add_special_tokens([UNKNOWN])
+    return model
+
+
 def files(path: Path) -> dict[str, bytes]:
-    """The two files, by name, that `read` joined."""
-    content = _content(path)
+    """The two files, by name, that `read` joined for XLM or CTRL."""
+    content = read_json(path)
     lines = [" ".join(pair) for pair in content["merges"]]
     head = ["#version: 0.2"] if content["kind"] == "ctrl" else []
     return {
@@ -61,41 +75,41 @@ def files(path: Path) -> dict[str, bytes]:
     }
 
 
-def load(path: Path) -> Tokenizer:
-    """The tokenizer of a file that `read` made. Errors: DataError for another file."""
-    content = _content(path)
-    kind, vocabulary = content["kind"], content["vocabulary"]
-    ranks = {tuple(pair): rank for rank, pair in enumerate(content["merges"])}
-    # CTRL has no special tokens: a word of its text may look like another family's.
-    special = special_ids(vocabulary.get) if kind == "xlm" else {"unknown": vocabulary[UNKNOWN]}
-    unknown = vocabulary[UNKNOWN]
+class WordBPE(Rewriting):
+    """XLM's or CTRL's tokenizer, of a file that `read` made."""
 
-    @lru_cache(CACHED_WORDS)
-    def ids_of(word: str) -> tuple[int, ...]:
-        return tuple(vocabulary.get(name, unknown) for name in _names(kind, _merged(word, ranks)))
-
-    words = CTRL_WORD.findall if kind == "ctrl" else str.split
-    names, apart = {i: name for name, i in vocabulary.items()}, set(special.values())
-    return Rewriting(
-        encode=lambda text: np.array([i for word in words(text) for i in ids_of(word)], np.int32),
-        decode=lambda ids: _text(kind, (names[i] for i in ids if i in names and i not in apart)),
-        vocab_size=max(vocabulary.values()) + 1,
-        special=special,
-        fingerprint=fingerprint_of(path),
-    )
-
-
-def _content(path: Path) -> dict:
-    try:
+    def __init__(self, path: Path):
         content = read_json(path)
-        if content["kind"] in KINDS and content["merges"] is not None and UNKNOWN in content["vocabulary"]:
-            return content
-    except (ValueError, KeyError, TypeError):
-        pass
-    raise DataError(f"{path} is no vocabulary with merges. Give the {VOCABULARY} of a folder with a {MERGES}.")
+        self._is_xlm, vocabulary = content["kind"] == "xlm", content["vocabulary"]
+        unknown = vocabulary[UNKNOWN]
+        # CTRL has no special tokens: a word of its text may look like another family's.
+        special = special_ids(vocabulary.get) if self._is_xlm else {"unknown": unknown}
+        super().__init__(max(vocabulary.values()) + 1, special, fingerprint_of(path))
+        self._names = {i: name for name, i in vocabulary.items() if i not in special.values()}
+        ranks = {tuple(pair): rank for rank, pair in enumerate(content["merges"])}
+
+        @lru_cache(CACHED_WORDS)  # a text has few different words, and merging one takes long
+        def ids_of(word: str) -> tuple[int, ...]:
+            parts = _merge(word, ranks)
+            if not self._is_xlm:
+                parts = [*(part + CONTINUED for part in parts[:-1]), parts[-1].removesuffix(END)]
+            return tuple(vocabulary.get(part, unknown) for part in parts)
+
+        self._ids_of = ids_of
+
+    def encode(self, text: str) -> np.ndarray:
+        words = text.split() if self._is_xlm else CTRL_WORD.findall(text)
+        return np.array([i for word in words for i in self._ids_of(word)], np.int32)
+
+    def join(self, ids: list[int]) -> str:
+        names = [self._names[i] for i in ids if i in self._names]
+        if self._is_xlm:
+            return "".join(names).replace(END, " ").strip()
+        words = (name.removesuffix(CONTINUED) if name.endswith(CONTINUED) else f"{name} " for name in names)
+        return "".join(words).strip()
 
 
-def _merged(word: str, ranks: Mapping[tuple[str, ...], int]) -> list[str]:
+def _merge(word: str, ranks: Mapping[tuple[str, ...], int]) -> list[str]:
     """The pieces of a word, the last with `END`."""
     parts = [*word[:-1], word[-1] + END]
     while len(parts) > 1:
@@ -107,20 +121,6 @@ def _merged(word: str, ranks: Mapping[tuple[str, ...], int]) -> list[str]:
         while place < len(parts):
             found = tuple(parts[place : place + 2]) == first
             joined.append("".join(first) if found else parts[place])
-            place += 1 + found
+            place += 1 + found  # two parts became one
         parts = joined
     return parts
-
-
-def _names(kind: str, parts: list[str]) -> list[str]:
-    """Names of a word's pieces in the vocabulary."""
-    if kind == "xlm":
-        return parts
-    return [*(part + CONTINUED for part in parts[:-1]), parts[-1].removesuffix(END)]
-
-
-def _text(kind: str, names: Iterable[str]) -> str:
-    """The text of pieces: words separated by spaces."""
-    if kind == "xlm":
-        return "".join(names).replace(END, " ").strip()
-    return "".join(name.removesuffix(CONTINUED) if name.endswith(CONTINUED) else f"{name} " for name in names).strip()

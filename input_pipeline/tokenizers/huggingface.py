@@ -36,8 +36,6 @@ def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) 
         if spec["model"].get("dropout"):
             spec["model"]["dropout"] = None  # else ids would be random
         model = tokenizers.Tokenizer.from_str(json.dumps(spec))
-        if not model.get_vocab_size():
-            raise ValueError("its vocabulary is empty")
     except Exception as error:  # the library's errors have no common type
         raise DataError(f"{path} is no tokenizer.json ({error}). Save one with tokenizer.save(...).") from error
     model.encode_special_tokens = True  # "<|endoftext|>" within a text is text
@@ -46,21 +44,9 @@ def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) 
     named, sentinels = _special(spec, model)
     special = named | _by_role(spec, model, roles or {})
     fingerprint = fingerprint_of(path) + (json.dumps(roles, sort_keys=True) if special != named else "")
-    if unknown:
-        unknown_id = _unknown(spec, model)
-        if unknown_id is None:
-            raise DataError(f"tokenizer.unknown={unknown}: {path} has no unknown token. Set it to nothing.")
-    elif _keeps_text(spec):
-        return ByteLevel(model, spec, special, sentinels, fingerprint)
-    return Rewriting(
-        encode=lambda text: _ids_but(model, text, unknown, unknown_id) if unknown else _ids(model, text),
-        decode=model.decode,
-        vocab_size=_size(model),
-        special=special,
-        fingerprint=fingerprint + unknown,
-        sentinels=sentinels,
-        continues=_continues(spec, model, special),
-    )
+    if not unknown and _keeps_text(spec):
+        return ByteLevel(model, spec, special, fingerprint, sentinels)
+    return RewritingHuggingFace(model, spec, special, fingerprint + unknown, sentinels, unknown)
 
 
 def kind_of(spec: Mapping) -> str:
@@ -128,18 +114,6 @@ def _continues(spec: dict, model, special: Mapping[str, int]) -> np.ndarray | No
     return continues
 
 
-def _ids_but(model, text: str, unknown: str, unknown_id: int) -> np.ndarray:
-    first, *others = (_ids(model, part) for part in text.split(unknown))
-    return np.concatenate([first, *(np.append(np.int32(unknown_id), part) for part in others)])
-
-
-def _ids(model, text: str) -> np.ndarray:
-    try:
-        return np.array(model.encode(text, add_special_tokens=False).ids, np.int32)
-    except Exception as error:  # a unigram model without an unknown piece
-        raise DataError(f"tokenizer.path has no tokens for {text!r:.40}. Use one with an unknown token.") from error
-
-
 def _size(model) -> int:
     """The highest id plus one: ids may have gaps."""
     return max(model.get_vocab(with_added_tokens=True).values()) + 1
@@ -167,7 +141,7 @@ def _keeps_text(spec: dict) -> bool:
 class ByteLevel(ByteExact):
     """A byte-level BPE, as GPT-2's: each token is a string of letters, one per byte."""
 
-    def __init__(self, model, spec: dict, special: Mapping[str, int], sentinels: tuple[int, ...], fingerprint: str):
+    def __init__(self, model, spec: dict, special: Mapping[str, int], fingerprint: str, sentinels: tuple[int, ...]):
         table = [b""] * _size(model)
         alphabet = letters()
         for token, i in spec["model"]["vocab"].items():
@@ -179,6 +153,33 @@ class ByteLevel(ByteExact):
 
     def encode(self, text: str) -> np.ndarray:
         return _ids(self._model, text)
+
+
+class RewritingHuggingFace(Rewriting):
+    """Any other tokenizer.json; `unknown` is a word of the text that is read as the unknown token."""
+
+    def __init__(
+        self, model, spec: dict, special: Mapping[str, int], fingerprint: str, sentinels: tuple[int, ...], unknown: str
+    ):
+        super().__init__(_size(model), special, fingerprint, sentinels)
+        self._model, self._unknown = model, unknown
+        self.continues = _continues(spec, model, special)
+        self._unknown_id = _unknown(spec, model)
+        if unknown and self._unknown_id is None:
+            raise DataError(f"tokenizer.unknown={unknown}: the tokenizer has no unknown token. Set it to nothing.")
+
+    def encode(self, text: str) -> np.ndarray:
+        if not self._unknown:
+            return _ids(self._model, text)
+        first, *others = (_ids(self._model, part) for part in text.split(self._unknown))
+        return np.concatenate([first, *(np.append(np.int32(self._unknown_id), part) for part in others)])
+
+    def join(self, ids: list[int]) -> str:
+        return self._model.decode(ids)
+
+
+def _ids(model, text: str) -> np.ndarray:
+    return np.array(model.encode(text, add_special_tokens=False).ids, np.int32)
 
 
 def letters() -> dict[str, int]:

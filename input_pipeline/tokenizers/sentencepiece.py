@@ -4,7 +4,6 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import sentencepiece as library
@@ -24,81 +23,38 @@ META_SPACE = "\u2581"  # SentencePiece's letter for a space: its models cannot t
 ALGORITHMS = ("unigram", "bpe")
 PIECES = ("words", "phrases")
 END = "<end>"
+_PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
+TEXT = (_PIECE.NORMAL, _PIECE.BYTE)  # types of pieces that encode text
+
+
+def read_proto(path: Path):
+    """The protocol buffer of a model file. Errors: DataError for another file."""
+    try:
+        return sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
+    except Exception as error:  # protobuf's errors have no common type
+        remedy = "Set tokenizer.kind=huggingface." if path.suffix == ".json" else "Give the model file."
+        raise DataError(f"{path} is no SentencePiece model ({error}). {remedy}") from error
 
 
 def load(path: Path) -> Tokenizer:
     """The tokenizer of a model file; byte-exact if the model neither rewrites text nor has unknown characters."""
-    proto = sentencepiece_model_pb2.ModelProto()
-    try:
-        proto.ParseFromString(path.read_bytes())
-        model = library.SentencePieceProcessor(model_proto=proto.SerializeToString())
-    except Exception as error:
-        remedy = "Set tokenizer.kind=huggingface." if path.suffix == ".json" else "Give the .model file."
-        raise DataError(f"{path} is no SentencePiece model ({error}). {remedy}") from error
-    if model.eos_id() < 0:
-        raise DataError(f"{path} has no end-of-sentence piece. Train it with eos_id set.")
-    special, sentinels = _special(proto, model)
-    if met := [i for i in (*special.values(), *sentinels) if proto.pieces[i].type == _USER_DEFINED]:
-        for i in met:  # else the model would find them in text that spells them
-            proto.pieces[i].type = sentencepiece_model_pb2.ModelProto.SentencePiece.CONTROL
-        model = library.SentencePieceProcessor(model_proto=proto.SerializeToString())
-    if _keeps_text(proto):
-        return SentencePiece(model, special, sentinels, fingerprint_of(path))
-    return Rewriting(
-        encode=lambda text: model.encode(text, out_type="numpy"),
-        decode=model.decode,
-        vocab_size=model.vocab_size(),
-        special=special,
-        fingerprint=fingerprint_of(path),
-        sentinels=sentinels,
-        continues=np.array([p.type in _TEXT and not p.piece.startswith(META_SPACE) for p in proto.pieces]),
-    )
-
-
-class Pieces(NamedTuple):
-    """The pieces of a model in the order of their ids, with their scores.
-
-    unigram: its algorithm, else bpe. unknown: id of the unknown piece. text: ids of pieces of text, without bytes;
-    special: ids without text. keep_text: whether any text survives the round trip.
-    """
-
-    names: list[str]
-    scores: list[float]
-    unigram: bool
-    unknown: int
-    text: frozenset[int]
-    special: list[int]
-    keep_text: bool
-
-
-def read_pieces(path: Path) -> Pieces:
-    """The pieces of a model file."""
-    proto = sentencepiece_model_pb2.ModelProto()
-    proto.ParseFromString(path.read_bytes())
-    kinds = [piece.type for piece in proto.pieces]
-    return Pieces(
-        names=[piece.piece for piece in proto.pieces],
-        scores=[piece.score for piece in proto.pieces],
-        unigram=proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.UNIGRAM,
-        unknown=proto.trainer_spec.unk_id,
-        text=frozenset(i for i, kind in enumerate(kinds) if kind == _TEXT[0]),
-        special=[i for i, kind in enumerate(kinds) if kind not in _TEXT],
-        keep_text=_keeps_text(proto),
-    )
-
-
-_TEXT = (sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL, sentencepiece_model_pb2.ModelProto.SentencePiece.BYTE)
-_USER_DEFINED = sentencepiece_model_pb2.ModelProto.SentencePiece.USER_DEFINED
-
-
-def _special(proto, model: library.SentencePieceProcessor) -> tuple[dict[str, int], tuple[int, ...]]:
-    """Special ids by name, and sentinels: the model's own settings first, then pieces by name."""
-    apart = {piece.piece: i for i, piece in enumerate(proto.pieces) if piece.type not in _TEXT}  # not met in a text
+    proto = read_proto(path)
+    model = library.SentencePieceProcessor(model_proto=proto.SerializeToString())
+    # Ids that are never met in a text: the model's own settings come before names of pieces.
+    apart = {piece.piece: i for i, piece in enumerate(proto.pieces) if piece.type not in TEXT}
     own = {"end": model.eos_id(), "unknown": model.unk_id(), "pad": model.pad_id()}
-    return {**special_ids(apart.get), **{name: i for name, i in own.items() if i >= 0}}, sentinel_ids(apart.get)
+    special = {**special_ids(apart.get), **{name: i for name, i in own.items() if i >= 0}}
+    sentinels = sentinel_ids(apart.get)
+    if met := [i for i in (*special.values(), *sentinels) if proto.pieces[i].type == _PIECE.USER_DEFINED]:
+        for i in met:  # else the model would find them in text that spells them
+            proto.pieces[i].type = _PIECE.CONTROL
+        model = library.SentencePieceProcessor(model_proto=proto.SerializeToString())
+    kind = SentencePiece if keeps_text(proto) else RewritingSentencePiece
+    return kind(proto, model, special, fingerprint_of(path), sentinels)
 
 
-def _keeps_text(proto) -> bool:
+def keeps_text(proto) -> bool:
+    """Whether any text survives the round trip through a model."""
     normalizer, trainer = proto.normalizer_spec, proto.trainer_spec
     return (
         trainer.byte_fallback
@@ -114,12 +70,13 @@ class SentencePiece(ByteExact):
 
     def __init__(
         self,
+        proto,
         model: library.SentencePieceProcessor,
         special: Mapping[str, int],
-        sentinels: tuple[int, ...],
         fingerprint: str,
+        sentinels: tuple[int, ...],
     ):
-        super().__init__([_bytes_of(model, i) for i in range(model.vocab_size())], special, fingerprint, sentinels)
+        super().__init__(list(map(_bytes_of, proto.pieces)), special, fingerprint, sentinels)
         self._model = model
         self._meta_space = np.array([model.piece_to_id(f"<0x{b:02X}>") for b in META_SPACE.encode()], np.int32)
 
@@ -137,19 +94,34 @@ class SentencePiece(ByteExact):
         return self._model.encode(texts, out_type="numpy", num_threads=1)  # a call takes longer than a short line
 
 
-def _bytes_of(model: library.SentencePieceProcessor, token: int) -> bytes:
-    if model.is_byte(token):
-        return bytes([int(model.id_to_piece(token)[1:-1], 16)])
-    if model.is_control(token) or model.is_unknown(token) or model.is_unused(token):
+def _bytes_of(piece) -> bytes:
+    if piece.type == _PIECE.BYTE:
+        return bytes([int(piece.piece[1:-1], 16)])  # "<0x0A>"
+    if piece.type in (_PIECE.CONTROL, _PIECE.UNKNOWN, _PIECE.UNUSED):
         return b""
-    return model.id_to_piece(token).replace(META_SPACE, " ").encode("utf-8")
+    return piece.piece.replace(META_SPACE, " ").encode("utf-8")
 
 
-def check(algorithm: str, pieces: str) -> None:
-    """Raises DataError for an unknown `algorithm` or `pieces`."""
-    for key, value, choices in (("algorithm", algorithm, ALGORITHMS), ("pieces", pieces, PIECES)):
-        if value not in choices:
-            raise DataError(f"tokenizer.{key}={value} is unknown. Choose one of: {', '.join(choices)}.")
+class RewritingSentencePiece(Rewriting):
+    """A model that normalises text, as T5's or XLNet's."""
+
+    def __init__(
+        self,
+        proto,
+        model: library.SentencePieceProcessor,
+        special: Mapping[str, int],
+        fingerprint: str,
+        sentinels: tuple[int, ...],
+    ):
+        super().__init__(len(proto.pieces), special, fingerprint, sentinels)
+        self._model = model
+        self.continues = np.array([p.type in TEXT and not p.piece.startswith(META_SPACE) for p in proto.pieces])
+
+    def encode(self, text: str) -> np.ndarray:
+        return self._model.encode(text, out_type="numpy")
+
+    def join(self, ids: list[int]) -> str:
+        return self._model.decode(ids)
 
 
 def train(texts: Iterable[str], vocab_size: int, algorithm: str, pieces: str) -> bytes:
@@ -158,21 +130,21 @@ def train(texts: Iterable[str], vocab_size: int, algorithm: str, pieces: str) ->
     pieces: `words` keeps a piece within a word, or within a run of white space; `phrases` lets pieces span words,
     punctuation and a newline with the indentation after it. On Python source, with 4,096 pieces of BPE, that is
     4.1 bytes a token instead of 3.2; unigram then takes minutes to train. A text may yield fewer than `vocab_size`
-    pieces. Errors: DataError if the vocabulary is too small for the text, and those of `check`.
+    pieces. Errors: DataError if the vocabulary is too small for the text.
     """
-    check(algorithm, pieces)
     sentences = list(_sentences(texts))
     try:
-        return _trained(sentences, vocab_size, algorithm, pieces)
+        return _train(sentences, vocab_size, algorithm, pieces)
     except RuntimeError as error:
         # The library refuses a size above what the text yields, and names the highest possible one.
-        most = re.search(r"too high .*<= (\d+)", str(error))
-        if not most:
-            raise _explained(str(error), vocab_size) from None
-        return _trained(sentences, int(most[1]), algorithm, pieces)
+        if most := re.search(r"too high .*<= (\d+)", str(error)):
+            return _train(sentences, int(most[1]), algorithm, pieces)
+        least = re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error))
+        remedy = f"Bytes and frequent characters take {least[1]}; set that or more" if least else str(error)
+        raise DataError(f"tokenizer.vocab_size={vocab_size}: SentencePiece cannot train. {remedy}.") from None
 
 
-def _trained(sentences: Iterable[str], vocab_size: int, algorithm: str, pieces: str) -> bytes:
+def _train(sentences: Iterable[str], vocab_size: int, algorithm: str, pieces: str) -> bytes:
     content = io.BytesIO()
     library.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences),
@@ -204,13 +176,3 @@ def _sentences(texts: Iterable[str]) -> Iterator[str]:
     """Lines, each with the white space before it, so that newline and indentation can become one piece."""
     for text in texts:
         yield from filter(None, re.split(r"(?<=\S)(?=[^\S\n]*\n)", text))
-
-
-def _explained(message: str, vocab_size: int) -> DataError:
-    """The library's error in terms of the config."""
-    setting = f"tokenizer.vocab_size={vocab_size}"
-    if match := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
-        return DataError(f"{setting} is too small: bytes and frequent characters take {match[1]}. Set that or more.")
-    if "sentences_.empty()" in message:
-        return DataError("data.train has no text to train the tokenizer on. Check the source.")
-    return DataError(f"{setting}: SentencePiece cannot train ({message}). Change the tokenizer's settings.")

@@ -1,76 +1,120 @@
-"""Settings that a tokenizer depends on, from the config's section `tokenizer`, and its number of ids."""
+"""Kinds of tokenizers, and the settings that each depends on, from the config's section `tokenizer`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from input_pipeline.errors import DataError
 from input_pipeline.sources.base import Source
-from input_pipeline.tokenizers import sentencepiece
-from input_pipeline.tokenizers.base import SPECIAL_TOKENS, Bytes
+from input_pipeline.tokenizers import bpe, counts, fairseq, huggingface, sentencepiece, wordpiece
+from input_pipeline.tokenizers.base import SPECIAL_TOKENS, Bytes, Tokenizer
 
-# Kinds that need no file, because they are trained on data.train or are bytes: the special ids that each has itself.
-TRAINABLE = {
-    "sentencepiece": ("end", "unknown"),
-    "wordpiece": tuple(SPECIAL_TOKENS),
-    "bytes": ("end",),
-    "symbols": (),
-    "words": ("end", "unknown"),
+
+class Kind(NamedTuple):
+    """A kind of tokenizer.
+
+    file: its name in a run's folder; bytes need none. open: opens that file.
+    ready: name of the user's file, for kinds that read the files of one model's class. read: turns it, given the
+    settings, into the content of `file`; None: `file` is a copy.
+    own: special ids of a tokenizer that needs no file; None: it needs one. train: (texts, *settings `trained`) ->
+    content of `file`. of_all_text: trained on all of the text, not on tokenizer.train_bytes of it.
+    padding: the padding id of a trained one, by name.
+    """
+
+    file: str
+    open: Callable[..., Tokenizer]
+    ready: str = ""
+    read: Callable[[Path, Mapping], bytes] | None = None
+    own: Sequence[str] | None = None
+    train: Callable[..., bytes] | None = None
+    trained: Sequence[str] = ()
+    of_all_text: bool = False
+    padding: Mapping[str, int] = {}
+
+    @property
+    def is_tokenizer_json(self) -> bool:
+        """Whether `file` is a tokenizer.json."""
+        return self.open is huggingface.load
+
+
+JSON = "tokenizer.json"
+KINDS = {
+    "sentencepiece": Kind(
+        "sentencepiece.model",
+        sentencepiece.load,
+        own=("end", "unknown"),
+        train=sentencepiece.train,
+        trained=("vocab_size", "algorithm", "pieces"),
+    ),
+    "wordpiece": Kind(
+        "wordpiece.json",
+        huggingface.load,
+        read=wordpiece.read,
+        own=tuple(SPECIAL_TOKENS),
+        train=wordpiece.train,
+        trained=("vocab_size", "cased"),
+        padding={"pad": 0},
+    ),
+    "bytes": Kind("", Bytes, own=("end",)),
+    "symbols": Kind("symbols.json", counts.Symbols, own=(), train=counts.train_symbols, of_all_text=True),
+    "words": Kind(
+        "words.json",
+        counts.Words,
+        own=("end", "unknown"),
+        train=counts.train_words,
+        trained=("vocab_size",),
+        of_all_text=True,
+    ),
+    "huggingface": Kind(JSON, huggingface.load),
+    "gpt": Kind(JSON, huggingface.load, bpe.VOCABULARY, bpe.read),
+    "xlm_roberta": Kind(JSON, huggingface.load, fairseq.FILE, fairseq.read),
+    "camembert": Kind(JSON, huggingface.load, fairseq.FILE, fairseq.read),
+    "ctrl": Kind("subwords.json", bpe.WordBPE, bpe.VOCABULARY, bpe.read),
+    "xlm": Kind("subwords.json", bpe.WordBPE, bpe.VOCABULARY, bpe.read),
 }
-# Kinds that read the files of one model's class, and the file of each.
-CLASS_FILES = {
-    "gpt": "vocab.json",
-    "xlm_roberta": "sentencepiece.bpe.model",
-    "camembert": "sentencepiece.bpe.model",
-    "ctrl": "vocab.json",
-    "xlm": "vocab.json",
-}
-KINDS = ("sentencepiece", "wordpiece", "bytes", "symbols", "words", "huggingface", *CLASS_FILES)
-PADDING = {"wordpiece": {"pad": 0}}  # padding ids of trained kinds that have one
-LEAST = 2  # entries of a trained vocabulary: an end token and an unknown one
-# Settings besides the text on which a trained tokenizer depends.
-TRAINED = {
-    "sentencepiece": ("vocab_size", "algorithm", "pieces"),
-    "wordpiece": ("vocab_size", "cased"),
-    "words": ("vocab_size",),
-}
+CHOICES = {"kind": KINDS, "algorithm": sentencepiece.ALGORITHMS, "pieces": sentencepiece.PIECES}
+
+
+def check_settings(config: Mapping, taken: bool = False) -> None:
+    """Raises DataError for unusable settings. `taken`: another run's tokenizer is used if `config` names none."""
+    for name, choices in CHOICES.items():
+        if config[name] not in choices:
+            raise DataError(f"tokenizer.{name}={config[name]} is unknown. Choose one of: {', '.join(choices)}.")
+    name = config["kind"]
+    if config["unknown"] and name != "huggingface":
+        raise DataError(
+            f"tokenizer.unknown={config['unknown']} needs tokenizer.kind=huggingface, not {name}. Set "
+            "--config.tokenizer.unknown=."
+        )
+    if KINDS[name].own is None and not (config["path"] or taken):
+        file = KINDS[name].ready or JSON
+        raise DataError(
+            f"tokenizer.kind={name} cannot be trained. Set tokenizer.path to its {file}, or {training_flags(config)}."
+        )
 
 
 def required(
     config: Mapping, named: Mapping[str, Sequence[Source]], holdout: float, special: Sequence[str] = ()
 ) -> dict:
     """Settings that the tokenizer depends on, by config key; `special`: the ids to add to its own."""
-    settings = _own_settings(config, named, holdout)
-    if lacking := _lacking(config, special):
-        settings["special"] = lacking
-    if config["sentinels"]:
-        settings["sentinels"] = config["sentinels"]
-    return settings
+    name, kind = config["kind"], KINDS[config["kind"]]
+    settings = {"kind": name}
+    if (config["path"] and name != "bytes") or kind.own is None:
+        settings["path"] = config["path"]
+        settings |= {"unknown": config["unknown"]} if config["unknown"] else {}
+        settings |= {"cased": config["cased"]} if name == "wordpiece" else {}
+    elif kind.train:
+        settings |= {"path": "", "data.holdout": holdout} | {key: config[key] for key in kind.trained}
+        if not kind.of_all_text:
+            settings["train_bytes"] = config["train_bytes"]
+        settings |= {f"data.{split}": [s.spec for s in sources] for split, sources in text(name, named).items()}
+    settings |= {"special": lacking} if (lacking := _lacking(config, special)) else {}
+    return settings | ({"sentinels": config["sentinels"]} if config["sentinels"] else {})
 
 
-def _own_settings(config: Mapping, named: Mapping[str, Sequence[Source]], holdout: float) -> dict:
-    kind = config["kind"]
-    if kind not in KINDS:
-        raise DataError(f"tokenizer.kind={kind} is unknown. Choose one of: {', '.join(KINDS)}.")
-    if config["unknown"] and kind != "huggingface":
-        raise DataError(
-            f"tokenizer.unknown={config['unknown']} needs tokenizer.kind=huggingface, not {kind}. Set "
-            "--config.tokenizer.unknown=."
-        )
-    if kind == "bytes":
-        return {"kind": kind}
-    if config["path"] or kind not in TRAINABLE:
-        unknown = {"unknown": config["unknown"]} if config["unknown"] else {}
-        cased = {"cased": config["cased"]} if kind == "wordpiece" else {}
-        return {"kind": kind, "path": config["path"]} | unknown | cased
-    settings = {"kind": kind, "path": "", "data.holdout": holdout}
-    if kind == "symbols":
-        return settings | {f"data.{name}": [s.spec for s in sources] for name, sources in named.items()}
-    if config["vocab_size"] < LEAST:
-        raise DataError(f"tokenizer.vocab_size={config['vocab_size']} is too small. Set it to {LEAST} or more.")
-    read = {} if kind == "words" else {"train_bytes": config["train_bytes"]}  # words are counted in all of the text
-    trained = {name: config[name] for name in TRAINED[kind]} | read
-    if kind == "sentencepiece":
-        sentencepiece.check(config["algorithm"], config["pieces"])
-    return settings | trained | {"data.train": [source.spec for source in named["train"]]}
+def text(kind: str, named: Mapping[str, Sequence[Source]]) -> Mapping[str, Sequence[Source]]:
+    """The sources by split that a tokenizer is trained on: symbols are counted in all, else an id would be missing."""
+    return named if kind == "symbols" else {"train": named["train"]}
 
 
 def known_size(config: Mapping, special: Sequence[str]) -> int | None:
@@ -89,34 +133,17 @@ def known_padding(config: Mapping, taken: bool) -> Mapping[str, int] | None:
 
     None if only its file determines it, or another run's that is `taken`.
     """
-    return PADDING.get(config["kind"], {}) if is_made_here(config, taken) else None
-
-
-def _lacking(config: Mapping, special: Sequence[str]) -> list[str]:
-    """Special ids to add to a tokenizer that is made here."""
-    return [name for name in special if name not in TRAINABLE[config["kind"]]] if is_made_here(config) else []
+    return KINDS[config["kind"]].padding if is_made_here(config, taken) else None
 
 
 def is_made_here(config: Mapping, taken: bool = False) -> bool:
     """Whether the tokenizer comes from no file, nor from another run if one is `taken`."""
-    return config["kind"] == "bytes" or (config["kind"] in TRAINABLE and not (config["path"] or taken))
+    return config["kind"] == "bytes" or (KINDS[config["kind"]].own is not None and not (config["path"] or taken))
 
 
-def check_settings(config: Mapping, taken: bool = False) -> None:
-    """Raises DataError for unusable settings. `taken`: another run's tokenizer is used if `config` names none."""
-    required(config, {"train": ()}, 0.0)
-    if not taken:
-        check_named(config)
-
-
-def check_named(config: Mapping) -> None:
-    """Raises DataError for a kind that needs a file without one."""
-    kind = config["kind"]
-    if not config["path"] and kind not in TRAINABLE:
-        file = CLASS_FILES.get(kind, "tokenizer.json")
-        raise DataError(
-            f"tokenizer.kind={kind} cannot be trained. Set tokenizer.path to its {file}, or {training_flags(config)}."
-        )
+def _lacking(config: Mapping, special: Sequence[str]) -> list[str]:
+    """Special ids to add to a tokenizer that is made here."""
+    return [name for name in special if name not in KINDS[config["kind"]].own] if is_made_here(config) else []
 
 
 def training_flags(config: Mapping) -> str:

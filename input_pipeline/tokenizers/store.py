@@ -1,12 +1,12 @@
 """The folder of a run's tokenizer: made once, by training or from a ready file, then read by every command.
 
 made.json              the settings it was made from and its file's checksum; written last
-sentencepiece.model    or another name in `FILES`
+sentencepiece.model    or another kind's `file`
 """
 
+import itertools
 import math
 import random
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,9 @@ from input_pipeline.errors import DataError
 from input_pipeline.io import checksum, local_copy, lock, open_path, read_json, remove_partial, replace, writable
 from input_pipeline.io import write_json as write_settings
 from input_pipeline.sources.base import Source
-from input_pipeline.tokenizers import bpe, convert, counts, huggingface, sentencepiece, wordpiece
+from input_pipeline.tokenizers import huggingface
 from input_pipeline.tokenizers.base import Bytes, Tokenizer, extend, is_code
-from input_pipeline.tokenizers.settings import KINDS, TRAINABLE, TRAINED, check_named, required, training_flags
+from input_pipeline.tokenizers.settings import JSON, KINDS, required, text, training_flags
 
 MADE = "made.json"
 # Entries of made.json besides settings: CRC-32 of the tokenizer's file; settings of the other run that it was taken
@@ -25,25 +25,6 @@ MADE = "made.json"
 CHECKSUM, BASE, ROLES = "checksum", "base", "roles"
 BASE_SETTINGS = ("kind", "unknown", "special", "sentinels", BASE, ROLES)  # kept of the other run's
 TAKEN = ("kind", "path", "cased", "sentinels")  # settings of a tokenizer taken from another run without being named
-JSON = "tokenizer.json"
-FILES = {
-    "sentencepiece": "sentencepiece.model",
-    "wordpiece": "wordpiece.json",
-    "symbols": "symbols.json",
-    "words": "words.json",
-    **dict.fromkeys(("huggingface", "gpt", "xlm_roberta", "camembert"), JSON),
-    **dict.fromkeys(("ctrl", "xlm"), "subwords.json"),
-}
-LOAD = {
-    "sentencepiece": sentencepiece.load,
-    "symbols": counts.load_symbols,
-    "words": counts.load_words,
-    **dict.fromkeys(("huggingface", "gpt", "xlm_roberta", "camembert", "wordpiece"), huggingface.load),
-    **dict.fromkeys(("ctrl", "xlm"), bpe.load),
-}
-TRAIN = {"sentencepiece": sentencepiece.train, "wordpiece": wordpiece.train}
-# Kinds whose ready files are stored in another form.
-READ = dict.fromkeys(("ctrl", "xlm"), bpe.read) | dict.fromkeys(("gpt", *convert.PREFIXES), convert.read)
 
 
 def make_folder(
@@ -61,28 +42,35 @@ def make_folder(
 
     named: sources of each split; symbols are counted in all of them, everything else in the training split.
     special: special ids that the task needs, added to a tokenizer made here. taken: folder of another run's tokenizer,
-    used if `config` names none. accept: raises if the tokenizer will not do; then one of another run is not kept.
+    used if `config` names none. accept: raises if the tokenizer will not do; then a new one is not kept.
     roles: tokens of the ready file by special id.
 
     Several processes may call this at once: one works, the others wait. Errors: DataError for a tokenizer made from
     other settings or without the special ids.
     """
-    folder, asked, accepted = open_path(folder), required(config, named, holdout, special), False
+    folder, asked, tokenizer = open_path(folder), required(config, named, holdout, special), None
     if not is_made(folder):
         waiting = partial(report, "waiting for the tokenizer")
         with writable(folder, "--workdir"), lock(folder / "lock", waiting):
-            if not is_made(folder):
+            if not is_made(folder):  # another process may have made it meanwhile
                 remove_partial(folder)
                 other = _other_folder(config, taken)
-                settings = _settings(config, asked, other, roles)
-                settings = _make(folder, config, settings, named, other, special, report)
-                if accepted := other is not None:
-                    accept(_open(folder, settings))
+                settings = _settings(config, asked, other) | ({ROLES: dict(roles)} if roles else {})
+                if KINDS[config["kind"]].file:
+                    settings[CHECKSUM] = _make(folder, config, named, settings, other, report)
+                tokenizer = _open(folder, settings)
+                _check_special(tokenizer, special, config)
+                accept(tokenizer)
+                # Last: a killed or refused run leaves no made.json, and the next one starts again.
                 write_settings(folder / MADE, settings)
-    _check_same(folder, asked)
-    tokenizer = open_folder(folder)
-    _check_special(tokenizer, special, config)
-    if not accepted:
+    if tokenizer is None:
+        was = read_settings(folder)
+        if BASE in was and not was.get("path"):  # taken from another run: settings of training do not matter
+            asked = {name: asked[name] for name in TAKEN if name in asked}
+        names = [name for name in {**asked, **was} if name not in (CHECKSUM, BASE, ROLES)]
+        _check_same(folder, was, asked, names)
+        tokenizer = _open(folder, was)
+        _check_special(tokenizer, special, config)
         accept(tokenizer)
     return tokenizer
 
@@ -97,28 +85,16 @@ def open_folder(folder: Path) -> Tokenizer:
     return _open(open_path(folder), read_settings(folder))
 
 
-def _open(folder: Path, settings: Mapping) -> Tokenizer:
-    tokenizer = Bytes() if settings["kind"] == "bytes" else _load_taken(verified_file(folder, settings), settings)
-    return _complete(tokenizer, settings)
-
-
 def read_settings(folder: Path) -> dict:
-    """The settings that the tokenizer in `folder` was made from. Errors: DataError if they are damaged."""
-    path = open_path(folder) / MADE
-    try:
-        settings = read_json(path)
-        if settings["kind"] in KINDS:
-            return settings
-    except (ValueError, KeyError, TypeError):
-        pass
-    raise DataError(f"{path} is damaged. Restore it, or delete {folder} and run prepare again.")
+    """The settings that the tokenizer in `folder` was made from."""
+    return read_json(open_path(folder) / MADE)
 
 
 def verified_file(folder: Path, settings: Mapping) -> Path:
     """The file of a tokenizer, on this machine. Errors: DataError if it is missing or damaged."""
-    path = open_path(folder) / FILES[settings["kind"]]
+    path = open_path(folder) / KINDS[settings["kind"]].file
     copy = local_copy(path) if path.is_file() else None
-    if copy is None or (CHECKSUM in settings and settings[CHECKSUM] != checksum(copy)):
+    if copy is None or settings.get(CHECKSUM) not in (None, checksum(copy)):  # made.json had no checksum at first
         raise DataError(f"{path} is missing or damaged. Restore it, or delete {folder} and run prepare again.")
     return copy
 
@@ -135,9 +111,7 @@ def added_tokens(folder: Path) -> list[str]:
     chain = [read_settings(folder)]
     while BASE in chain[-1]:
         chain.append(chain[-1][BASE])
-    first = chain[-1]
-    tokenizer = Bytes() if first["kind"] == "bytes" else _load(verified_file(folder, first), first)
-    tokens = []
+    tokenizer, tokens = _open_file(folder, chain[-1]), []
     for settings in reversed(chain):
         special, before, tokenizer = settings.get("special", []), tokenizer.vocab_size, _complete(tokenizer, settings)
         sentinels = tokenizer.vocab_size - before - len(special)
@@ -146,57 +120,28 @@ def added_tokens(folder: Path) -> list[str]:
     return tokens
 
 
-def sentencepiece_file(folder: Path) -> Path | None:
-    """The model file of a SentencePiece tokenizer that rewrites text, which only its own library reproduces."""
-    settings = read_settings(folder)
-    if settings["kind"] != "sentencepiece" or sentencepiece.read_pieces(verified_file(folder, settings)).keep_text:
-        return None
-    return verified_file(folder, settings)
+def _open(folder: Path, settings: Mapping) -> Tokenizer:
+    """The tokenizer in `folder` with all its ids, those that it had in the run it was taken from first."""
+    if BASE in settings:
+        base = _open(folder, {CHECKSUM: settings.get(CHECKSUM)} | settings[BASE])
+    else:
+        base = _open_file(folder, settings)
+    return _complete(base, settings)
 
 
-def class_files(folder: Path) -> dict[str, bytes]:
-    """The files of a tokenizer of kind ctrl or xlm, by name. Errors: DataError if it has added ids."""
-    settings = read_settings(folder)
-    if tokens := added_tokens(folder):
-        raise DataError(
-            f"tokenizer.kind={settings['kind']} cannot be exported with added ids ({', '.join(tokens[:3])}). Set "
-            "--config.tokenizer.sentinels=0."
-        )
-    return bpe.files(verified_file(folder, settings))
-
-
-def tokenizer_json(folder: Path, template: Sequence[str] = (), pair: Sequence[str] = ()):
-    """The tokenizer of `folder` as Hugging Face's `Tokenizer`, for export.
-
-    `template` and `pair`, of a text and of a pair of texts, are those of `convert.set_template`; a file that has its
-    own template keeps it. Errors: DataError for kinds that no tokenizer.json can express.
-    """
-    settings = read_settings(folder)
-    kind = settings["kind"]
-    if kind not in ("bytes", "sentencepiece") and LOAD[kind] is not huggingface.load:
-        raise DataError(f"tokenizer.kind={kind} in {folder} cannot be a tokenizer.json. Train another kind to export.")
-    path = None if kind == "bytes" else verified_file(folder, settings)
-    model, opened = convert.tokenizer_json(kind, path, added_tokens(folder)), open_folder(folder)
-    if template and model.post_processor is None:
-        convert.set_template(model, opened.special, template, pair)
-    return model
+def _open_file(folder: Path, settings: Mapping) -> Tokenizer:
+    return Bytes() if settings["kind"] == "bytes" else _load(verified_file(folder, settings), settings)
 
 
 def _load(path: Path, settings: Mapping) -> Tokenizer:
-    return LOAD[settings["kind"]](path, **{name: settings[name] for name in ("unknown", ROLES) if name in settings})
-
-
-def _load_taken(path: Path, settings: Mapping) -> Tokenizer:
-    """The tokenizer of the file `path`, with the ids that it had in the run it was taken from."""
-    if BASE not in settings:
-        return _load(path, settings)
-    return _complete(_load_taken(path, settings[BASE]), settings[BASE])
+    arguments = {name: settings[name] for name in ("unknown", ROLES) if name in settings}
+    return KINDS[settings["kind"]].open(path, **arguments)
 
 
 def _complete(tokenizer: Tokenizer, settings: Mapping) -> Tokenizer:
     """The tokenizer with the special ids and sentinels of `settings`."""
     sentinels = settings.get("sentinels", 0)
-    if sentinels and tokenizer.sentinels:
+    if sentinels and tokenizer.sentinels:  # the file's own are used, and must be as many
         if sentinels != len(tokenizer.sentinels):
             raise DataError(
                 f"tokenizer.sentinels={sentinels}, but {_origin(settings)} has {len(tokenizer.sentinels)}. "
@@ -207,83 +152,54 @@ def _complete(tokenizer: Tokenizer, settings: Mapping) -> Tokenizer:
 
 
 def _origin(settings: Mapping) -> str:
-    return f"tokenizer.path={settings['path']}" if settings["path"] else "the other run's tokenizer"
+    return f"tokenizer.path={settings['path']}" if settings.get("path") else "the other run's tokenizer"
 
 
-def _settings(config: Mapping, asked: Mapping, other: Path | None, roles: Mapping[str, str] | None) -> dict:
+def _settings(config: Mapping, asked: Mapping, other: Path | None) -> dict:
     """The content of made.json for a tokenizer made as `asked`, or taken from the folder `other`."""
-    settings = dict(asked)
+    if not other:
+        return dict(asked)
+    theirs = read_settings(other)
+    same = ["kind", *["unknown"] * bool(config["unknown"]), *["cased"] * ("cased" in theirs)]
+    _check_same(other, theirs, config, same)
+    base = {BASE: {name: theirs[name] for name in BASE_SETTINGS if name in theirs}}
+    # Without a name the tokenizer is the other run's as it is, with no ids for this run's task.
+    return {name: asked[name] for name in asked if config["path"] or name in TAKEN} | base
+
+
+def _make(folder: Path, config: Mapping, named, settings: Mapping, other: Path | None, report) -> int:
+    """Makes the tokenizer's file, and returns its checksum."""
+    kind = KINDS[config["kind"]]
     if other:
-        settings |= {BASE: _base_settings(other, config)}
-        if not config["path"]:
-            settings = {name: settings[name] for name in (*TAKEN, BASE) if name in settings}
-    else:
-        check_named(config)
-    return settings | ({ROLES: dict(roles)} if roles else {})
-
-
-def _base_settings(other: Path, config: Mapping) -> dict:
-    """Settings of the tokenizer in `other`. Errors: DataError if `config` contradicts them."""
-    settings = read_settings(other)
-    for name in ("kind", "unknown"):
-        if config[name] and config[name] != settings.get(name, ""):
-            raise DataError(
-                f"tokenizer.{name}={config[name]}, but the tokenizer in {other} has {settings.get(name, '')!r}. Set "
-                f"--config.tokenizer.{name}={settings.get(name, '')}."
-            )
-    return {name: settings[name] for name in BASE_SETTINGS if name in settings}
-
-
-def _make(folder, config, settings: Mapping, named, other: Path | None, special, report) -> dict:
-    """Makes the tokenizer's file, and returns `settings` with its checksum."""
-    if config["kind"] == "bytes":
-        return dict(settings)
-    file = folder / FILES[config["kind"]]
-    with replace(file) as partial_file:
-        if other:
-            report(f"taking the tokenizer in {other}")
-        if other or config["path"]:
-            tokenizer = _take(partial_file, config, settings, other)
-            _check_special(_complete(tokenizer, settings), special, config)
+        report(f"taking the tokenizer in {other}")
+        content = verified_file(other, read_settings(other)).read_bytes()
+    elif config["path"]:
+        path = local_copy(_named_path(config))
+        if kind.read:
+            content = kind.read(path, config)
         else:
-            _train(partial_file, config, named, settings["data.holdout"], report)
-            tokenizer = _load(partial_file, settings)
-    if tokenizer.vocab_size < settings.get("vocab_size", 0):
-        report(f"the training text yields {tokenizer.vocab_size} pieces, not {settings['vocab_size']}")
-    return dict(settings) | {CHECKSUM: checksum(file)}
-
-
-def _take(file: Path, config: Mapping, settings: Mapping, other: Path | None) -> Tokenizer:
-    """Copies or converts the tokenizer in the folder `other`, or else at `tokenizer.path`, into `file`; opens it."""
-    kind = config["kind"]
-    path = verified_file(other, read_settings(other)) if other else local_copy(_named_path(config))
-    if kind == "wordpiece":
-        file.write_bytes(wordpiece.read(path, config["cased"]))
-    elif kind in READ and not other:
-        file.write_bytes(READ[kind](path, kind))
+            _load(path, settings)  # so that an error names the user's file
+            content = path.read_bytes()
     else:
-        tokenizer = _load_taken(path, settings)  # first, so that an error names the user's file
-        shutil.copyfile(path, file)
-        return tokenizer
-    return _load_taken(file, settings)
+        content = _train(config, named, settings["data.holdout"], report)
+    file = folder / kind.file
+    with replace(file) as partial_file:
+        partial_file.write_bytes(content)
+    if "vocab_size" in settings and (size := _load(local_copy(file), settings).vocab_size) < settings["vocab_size"]:
+        report(f"the training text yields {size} pieces, not {settings['vocab_size']}")
+    return checksum(file)
 
 
-def _train(file: Path, config: Mapping, named: Mapping[str, Sequence[Source]], holdout: float, report) -> None:
-    """Trains or counts a tokenizer on sources and writes it into `file`."""
-    kind = config["kind"]
-    used = named.values() if kind == "symbols" else [named["train"]]
-    sources = list({source.spec: source for some in used for source in some}.values())
-    specs = " + ".join(source.spec for source in sources)
-    if kind in TRAIN:
-        report(f"training a tokenizer of {config['vocab_size']} pieces on {specs}")
-        texts = sample(sources, config["train_bytes"], holdout)
-        file.write_bytes(TRAIN[kind](texts, *(config[name] for name in TRAINED[kind])))
-        return
-    report(f"counting the {kind} of {specs}")
-    if kind == "symbols":
-        counts.save(file, counts.count_symbols(sample(sources, math.inf, 0.0)))
-    else:
-        counts.save(file, counts.count_words(sample(sources, math.inf, holdout), config["vocab_size"]))
+def _train(config: Mapping, named: Mapping[str, Sequence[Source]], holdout: float, report) -> bytes:
+    """The file of a tokenizer trained on sources."""
+    name, kind = config["kind"], KINDS[config["kind"]]
+    sources = list({source.spec: source for some in text(name, named).values() for source in some}.values())
+    report(f"training tokenizer.kind={name} on {' + '.join(source.spec for source in sources)}")
+    budget = math.inf if kind.of_all_text else config["train_bytes"]
+    texts = sample(sources, budget, 0.0 if name == "symbols" else holdout)
+    if (first := next(filter(None, texts), None)) is None:
+        raise DataError("data.train has no text to train the tokenizer on. Check the source.")
+    return kind.train(itertools.chain([first], texts), *(config[key] for key in kind.trained))
 
 
 def sample(sources: Sequence[Source], budget: float, holdout: float) -> Iterator[str]:
@@ -300,20 +216,17 @@ def sample(sources: Sequence[Source], budget: float, holdout: float) -> Iterator
         for document in source.documents(span):
             if document.place < holdout:
                 continue
-            for text in document.chunks:
+            for chunk in document.chunks:
                 if budget <= 0:
                     return
-                yield text
-                budget -= len(text.encode("utf-8"))
+                yield chunk
+                budget -= len(chunk.encode("utf-8"))
 
 
-def _check_same(folder: Path, asked: Mapping) -> None:
+def _check_same(folder: Path, was: Mapping, asked: Mapping, names: Sequence[str]) -> None:
     """Raises DataError if the tokenizer in `folder` was made from other settings than `asked`."""
-    was = read_settings(folder)
-    if BASE in was and not was.get("path"):  # taken from another run: settings of training do not matter
-        asked = {name: asked[name] for name in TAKEN if name in asked}
-    for name in {**asked, **was}:
-        if name not in (CHECKSUM, BASE, ROLES) and asked.get(name) != was.get(name):
+    for name in names:
+        if asked.get(name) != was.get(name):
             raise DataError(
                 f"{folder} has a tokenizer made with {name}={was.get(name)}, but the config says {asked.get(name)}. "
                 "Set it back, or choose another --workdir."
@@ -345,7 +258,8 @@ def _other_folder(config: Mapping, taken: Path | None) -> Path | None:
 def _folder_of(path: Path) -> Path | None:
     """The folder of a run's tokenizer, if `path` is one or its file."""
     folder = path if path.is_dir() else path.parent
-    return folder if is_made(folder) and (path == folder or path.name in FILES.values()) else None
+    is_its_file = path == folder or path.name in {kind.file for kind in KINDS.values()}
+    return folder if is_its_file and is_made(folder) else None
 
 
 def check(folder: Path, config: Mapping, taken: bool = False) -> None:
@@ -353,14 +267,15 @@ def check(folder: Path, config: Mapping, taken: bool = False) -> None:
 
     `taken`: another run's tokenizer is used if `config` names none.
     """
-    kind, path = config["kind"], _named_path(config)
-    if LOAD.get(kind) is huggingface.load:
+    kind, path = KINDS[config["kind"]], _named_path(config)
+    if kind.is_tokenizer_json:
         huggingface.library()
-    if kind == "bytes" or not config["path"] or path.is_file() or _folder_of(path) or is_made(open_path(folder)):
+    if not (kind.file and config["path"]) or path.is_file() or _folder_of(path) or is_made(open_path(folder)):
         return
     if within := [name for name in (JSON, "tokenizer.model", "spiece.model") if (path / name).is_file()]:
-        raise DataError(f"tokenizer.path={path} is a folder. Name its file: {path / within[0]}.")
-    remedy = f"train one: --config.tokenizer.path= {training_flags(config)}"
-    if taken or kind in TRAINABLE:
-        remedy = "leave it empty" + " to train one" * (not taken)
-    raise DataError(f"tokenizer.path={path} is no file. Correct it (docs/files.md has download commands), or {remedy}.")
+        remedy = f"Name its {within[0]}."
+    elif taken or kind.own is not None:
+        remedy = "Leave it empty" + " to train one" * (not taken) + ", or correct it."
+    else:
+        remedy = f"Correct it (docs/data.md has downloads), or set it to nothing and {training_flags(config)}."
+    raise DataError(f"tokenizer.path={path} is no file. {remedy}")

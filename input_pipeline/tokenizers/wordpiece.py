@@ -20,28 +20,31 @@ CHARACTERS = 1000  # in a trained vocabulary, the most frequent ones; others are
 LEAST = 2  # occurrences that a piece needs
 
 
-def read(path: Path, cased: bool) -> bytes:
+def read(path: Path, settings: Mapping) -> bytes:
     """The tokenizer.json of a vocabulary or a WordPiece tokenizer.json.
 
-    Errors: DataError for other files, or another `cased` than the file's.
+    Errors: DataError for other files, or another `cased` in `settings` than the file's.
     """
+    library()  # its absence is another mistake than a wrong file
+    cased = has_case = settings["cased"]
+    kind = ""
     try:
         text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise _neither(path) from None
-    if not text.lstrip().startswith("{"):
-        return _from_vocabulary(path, text.split("\n"), cased)
-    try:
-        spec = json.loads(text)
-        kind, lowercase = kind_of(spec), lower_cases(spec.get("normalizer"))
-    except DataError:
-        raise
+        if text.lstrip().startswith("{"):
+            spec = json.loads(text)
+            kind, has_case = kind_of(spec), not lower_cases(spec.get("normalizer"))
+        else:
+            pieces = [line.rstrip("\r") for line in text.split("\n")]
+            vocabulary = {piece: i for i, piece in enumerate(pieces) if piece}  # of a piece's lines the last counts
+            if {UNKNOWN, SEPARATOR} <= vocabulary.keys():
+                kind, text = "WordPiece", _tokenizer(vocabulary, cased).to_str(pretty=True)
     except Exception:  # the library's errors have no common type
-        raise _neither(path) from None
+        kind = ""
     if kind != "WordPiece":
-        raise DataError(f"{path} is a tokenizer.json of {kind}. Set --config.tokenizer.kind=huggingface.")
-    if lowercase == cased:
-        raise DataError(f"tokenizer.cased={cased} contradicts {path}. Set --config.tokenizer.cased={not cased}.")
+        remedy = "Set --config.tokenizer.kind=huggingface" if kind else "Give BERT's vocab.txt or tokenizer.json"
+        raise DataError(f"{path} is no WordPiece vocabulary or tokenizer.json. {remedy}.")
+    if has_case != cased:
+        raise DataError(f"tokenizer.cased={cased} contradicts {path}. Set --config.tokenizer.cased={has_case}.")
     return text.encode("utf-8")
 
 
@@ -53,19 +56,6 @@ def lower_cases(normalizer: object) -> bool:
     if isinstance(steps, list):
         return any(map(lower_cases, steps))
     return normalizer.get("type") == "Lowercase" or normalizer.get("lowercase") is True
-
-
-def _neither(path: Path) -> DataError:
-    return DataError(f"{path} is neither a vocabulary nor a tokenizer.json. Give BERT's vocab.txt or tokenizer.json.")
-
-
-def _from_vocabulary(path: Path, lines: list[str], cased: bool) -> bytes:
-    pieces = [line.rstrip("\r") for line in lines]
-    vocabulary = {piece: i for i, piece in enumerate(pieces) if piece}
-    for piece in (UNKNOWN, SEPARATOR):
-        if piece not in vocabulary:
-            raise DataError(f"{path} has no line {piece}. Give a vocabulary of BERT's.")
-    return _tokenizer(vocabulary, cased).to_str(pretty=True).encode("utf-8")
 
 
 def _tokenizer(vocabulary: Mapping[str, int], cased: bool):
@@ -105,16 +95,13 @@ def train(texts: Iterable[str], vocab_size: int, cased: bool) -> bytes:
             lines[i] = line = " ".join(found)
         counts.update(line)
         words.update(found)
-    if not words:
-        raise DataError("data.train has no text to train the tokenizer on. Check the source.")
     known = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))[:CHARACTERS]
     inner = {c for word in words for piece, _ in split(word) for c in piece[1:]}.intersection(known)
     continuing = [CONTINUING + c for c in sorted(inner)]  # given explicitly: the library's own order varies
     least = len(SPECIAL) + len(known) + len(continuing)
     if vocab_size < least:
         raise DataError(
-            f"tokenizer.vocab_size={vocab_size} is too small: special pieces and characters take {least}. Set that or "
-            "more."
+            f"tokenizer.vocab_size={vocab_size} is too small: special pieces and characters take {least}. Set that."
         )
     tokenizer = _tokenizer({UNKNOWN: 0}, cased)
     trainer = parts.trainers.WordPieceTrainer(

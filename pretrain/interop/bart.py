@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
-from input_pipeline.tokenizers.convert import LANGUAGE
+from input_pipeline.tokenizers.export import LANGUAGE
 from pretrain.interop.config_map import ACTIVATIONS, Key
 from pretrain.interop.family import MASK_ROLES, Family, roles
 from pretrain.interop.weight_map import under

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from input_pipeline.io import read_json
-from input_pipeline.tokenizers import convert, wordpiece
+from input_pipeline.tokenizers import export, sentencepiece, wordpiece
 from input_pipeline.tokenizers import store as tokenizer_store
 from input_pipeline.tokenizers.base import Tokenizer, is_code, special_ids
 from input_pipeline.tokenizers.huggingface import kind_of
-from input_pipeline.tokenizers.settings import CLASS_FILES
+from input_pipeline.tokenizers.settings import KINDS
 from pretrain import workdir
 from pretrain.errors import UserError
 from pretrain.interop.family import Family
@@ -23,7 +23,7 @@ FILES = {
     "huggingface": (JSON,),
     "wordpiece": (JSON, "vocab.txt"),
     "sentencepiece": ("spiece.model",),
-} | {kind: (name,) for kind, name in CLASS_FILES.items()}
+} | {name: (kind.ready,) for name, kind in KINDS.items() if kind.ready}
 CLASSES = {"ctrl": "CTRLTokenizer", "xlm": "XLMTokenizer"}  # the only readers of these kinds
 SENTINELS = 100  # of T5's tokenizers by default
 # BertTokenizer's settings and defaults; `strip_accents` follows `do_lower_case`.
@@ -89,7 +89,7 @@ def check_settings(kind: str, path: Path, settings: Mapping) -> None:
     if kind == "sentencepiece" and (folder / JSON).is_file():
         tokens |= {token for _, token in added(folder / JSON)}
     # A token with an id beyond the vocabulary would be split into pieces here.
-    pieces = _pieces(content) if is_json else convert.piece_names(path)
+    pieces = _pieces(content) if is_json else _piece_names(path)
     changes += [f"token {token}" for token in sorted(tokens - pieces) if not USUAL_TOKENS.fullmatch(token)]
     if changes:
         raise UserError(
@@ -152,6 +152,15 @@ def _pieces(content: Mapping) -> set[str]:
     return {*pieces, *(token["content"] for token in content.get("added_tokens", ()))}
 
 
+def _piece_names(path: Path) -> set[str]:
+    """The pieces in a vocabulary that is no tokenizer.json."""
+    if path.suffix == ".model":
+        return {piece.piece for piece in sentencepiece.read_proto(path).pieces}
+    if path.suffix == ".json":
+        return set(read_json(path))
+    return {line.rstrip("\r") for line in path.read_text(encoding="utf-8").split("\n")}
+
+
 def read_settings(folder: Path, name: str = SETTINGS) -> dict:
     """A JSON file of settings; empty without one."""
     return read_json(folder / name) if (folder / name).is_file() else {}
@@ -196,14 +205,14 @@ def with_language(source: Path, special: Mapping[str, int], family: Family) -> d
     """The special ids of the tokenizer folder `source`, with `language` as `write` would add it."""
     if not any(map(is_code, special)):
         return dict(special)
-    return {**special, **_language(tokenizer_store.tokenizer_json(source, *family.template), special)}
+    return {**special, **_language(export.tokenizer_json(source, *family.template), special)}
 
 
 def _language(model, special: Mapping[str, int]) -> dict[str, int]:
     """The language code that a tokenizer.json puts behind texts, else its first."""
     ids = sorted(i for name, i in special.items() if is_code(name))
     behind = [i for i in model.encode("").ids if i in ids]
-    return {convert.LANGUAGE: (behind or ids)[0]} if ids else {}
+    return {export.LANGUAGE: (behind or ids)[0]} if ids else {}
 
 
 def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, context: int) -> dict[str, int]:
@@ -223,7 +232,7 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
     if kind in ("sentencepiece", "bytes") and tokenizer.byte_lengths is not None:
         # Tokenizers trained here may lack padding: the unknown token pads, which no text contains, else the end.
         special.setdefault("pad", special.get("unknown", special["end"]))
-    if file := tokenizer_store.sentencepiece_file(source):
+    if file := export.sentencepiece_file(source):
         if "sentencepiece" not in family.tokenizers:
             raise UserError(
                 f"{source}: {family.model_type} has no class for a SentencePiece model that rewrites text. "
@@ -232,11 +241,11 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
         shutil.copyfile(file, folder / FILES["sentencepiece"][0])
         settings |= {"tokenizer_class": "T5Tokenizer", "extra_ids": len(tokenizer_store.added_tokens(source))}
     elif kind in CLASSES:
-        for name, content in tokenizer_store.class_files(source).items():
+        for name, content in export.class_files(source).items():
             workdir.write(folder / name, content)
         settings |= {"tokenizer_class": CLASSES[kind]}
     else:
-        model = tokenizer_store.tokenizer_json(source, *family.template)
+        model = export.tokenizer_json(source, *family.template)
         model.save(str(folder / JSON))
         ids = {key: special[name] for key, name in family.special.items() if name in special}
         if "pad" in special:

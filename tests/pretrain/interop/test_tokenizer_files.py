@@ -10,6 +10,7 @@ import tokenizers
 from input_pipeline import pipeline
 from input_pipeline.errors import DataError
 from input_pipeline.sources import parser
+from input_pipeline.tokenizers import export
 from input_pipeline.tokenizers import store as tokenizer_store
 from pretrain.errors import UserError
 from pretrain.interop import families, tokenizer_files
@@ -67,7 +68,7 @@ def read(path):
 def test_tokenizer_json_has_the_same_ids(trained, settings):
     source = trained(**settings)
     own = tokenizer_store.open_folder(source)
-    again = tokenizers.Tokenizer.from_str(tokenizer_store.tokenizer_json(source).to_str())
+    again = tokenizers.Tokenizer.from_str(export.tokenizer_json(source).to_str())
     assert again.get_vocab_size() == own.vocab_size
     for text in TEXTS:
         ids = own.encode(text).tolist()
@@ -80,7 +81,7 @@ def test_tokenizer_json_has_the_same_ids(trained, settings):
 
 def test_tokenizer_json_of_words(trained):
     with pytest.raises(DataError, match="words"):
-        tokenizer_store.tokenizer_json(trained(kind="words", vocab_size=20))
+        export.tokenizer_json(trained(kind="words", vocab_size=20))
 
 
 def test_write_frames_a_text_and_a_pair(trained, tmp_path):

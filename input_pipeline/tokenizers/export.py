@@ -1,0 +1,122 @@
+"""Export of a run's tokenizer: as a tokenizer.json, or as the files that one model's class reads.
+
+A tokenizer.json gives the same ids of the same text, with two exceptions: SentencePiece's letter for a space, U+2581,
+is read as a space, and the name of a special token as that token.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sentencepiece import sentencepiece_model_pb2
+
+from input_pipeline.errors import DataError
+from input_pipeline.tokenizers import bpe, sentencepiece
+from input_pipeline.tokenizers.base import is_code
+from input_pipeline.tokenizers.huggingface import letters, library
+from input_pipeline.tokenizers.sentencepiece import META_SPACE
+from input_pipeline.tokenizers.settings import KINDS
+from input_pipeline.tokenizers.store import added_tokens, open_folder, read_settings, verified_file
+
+LANGUAGE = "language"  # in a template: the code of the first language, if the tokenizer has any
+TEXTS = ("$A", "$B")  # in a template
+END_OF_TEXT = "<|endoftext|>"  # names the end token of a tokenizer of bytes
+
+
+def sentencepiece_file(folder: Path) -> Path | None:
+    """The model file of a SentencePiece tokenizer that rewrites text, which only its own library reproduces."""
+    settings = read_settings(folder)
+    if settings["kind"] != "sentencepiece":
+        return None
+    path = verified_file(folder, settings)
+    return None if sentencepiece.keeps_text(sentencepiece.read_proto(path)) else path
+
+
+def class_files(folder: Path) -> dict[str, bytes]:
+    """The files of a tokenizer of kind ctrl or xlm, by name. Errors: DataError if it has added ids."""
+    settings = read_settings(folder)
+    if tokens := added_tokens(folder):
+        raise DataError(f"{folder}: {settings['kind']}'s files cannot hold added ids ({tokens[0]}). Use no sentinels.")
+    return bpe.files(verified_file(folder, settings))
+
+
+def tokenizer_json(folder: Path, single: Sequence[str] = (), pair: Sequence[str] = ()):
+    """The tokenizer of `folder` as Hugging Face's `Tokenizer`.
+
+    `single` and `pair` are the templates of a text and of a pair of texts: names of special ids, `LANGUAGE`, and $A and
+    $B for the texts. A file that has its own template keeps it. Errors: DataError for kinds that no tokenizer.json can
+    express.
+    """
+    settings = read_settings(folder)
+    kind = settings["kind"]
+    if kind == "bytes":
+        model = _from_bytes()
+    elif kind == "sentencepiece":
+        model = _from_sentencepiece(verified_file(folder, settings))
+    elif KINDS[kind].is_tokenizer_json:
+        model = library().Tokenizer.from_file(str(verified_file(folder, settings)))
+    else:
+        raise DataError(f"tokenizer.kind={kind} in {folder} cannot be a tokenizer.json. Train another kind to export.")
+    model.add_special_tokens(added_tokens(folder))
+    if single and model.post_processor is None:
+        _set_template(model, open_folder(folder).special, single, pair)
+    return model
+
+
+def _from_bytes():
+    """A byte-level BPE without merges."""
+    parts = library()
+    model = parts.Tokenizer(parts.models.BPE(letters(), []))
+    model.pre_tokenizer = parts.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    model.decoder = parts.decoders.ByteLevel()
+    model.add_special_tokens([END_OF_TEXT])
+    return model
+
+
+def _from_sentencepiece(path: Path):
+    """A SentencePiece model that keeps all text, as BPE or unigram with byte fallback."""
+    parts, proto = library(), sentencepiece.read_proto(path)
+    names, unknown = [piece.piece for piece in proto.pieces], proto.trainer_spec.unk_id
+    if proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.UNIGRAM:
+        scores = [(piece.piece, piece.score) for piece in proto.pieces]
+        model = parts.models.Unigram(scores, unk_id=unknown, byte_fallback=True)
+    else:
+        ids = {name: i for i, name in enumerate(names)}
+        model = parts.models.BPE(ids, _merges(proto), unk_token=names[unknown], fuse_unk=True, byte_fallback=True)
+    model = parts.Tokenizer(model)
+    model.normalizer = parts.normalizers.Replace(" ", META_SPACE)
+    decoders = parts.decoders
+    model.decoder = decoders.Sequence([decoders.Replace(META_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    model.add_special_tokens([piece.piece for piece in proto.pieces if piece.type not in sentencepiece.TEXT])
+    return model
+
+
+def _merges(proto) -> list[tuple[str, str]]:
+    """The merges of a BPE model, by the score of their result, highest first."""
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == piece.NORMAL}
+    # The model has no list of merges: every cut of a piece into two pieces is one, as early as the piece's score says.
+    merges = [
+        (scores[piece], piece[:cut], piece[cut:])
+        for piece in scores
+        for cut in range(1, len(piece))
+        if piece[:cut] in scores and piece[cut:] in scores
+    ]
+    merges.sort(key=lambda one: -one[0])
+    return [(left, right) for _, left, right in merges]
+
+
+def _set_template(model, special: Mapping[str, int], single: Sequence[str], pair: Sequence[str]) -> None:
+    if codes := [i for name, i in special.items() if is_code(name)]:
+        special = {**special, LANGUAGE: min(codes)}
+    names = {name: model.id_to_token(i) for name, i in special.items()}
+    # A tokenizer made for a task without framed rows lacks these ids: they are left out of the template.
+    single, pair = ([part for part in parts if part in names or part in TEXTS] for parts in (single, pair))
+
+    def with_types(parts: Sequence[str]) -> list[str]:
+        """Each part with its token type: 1 from the second text on."""
+        second = parts.index("$B") if "$B" in parts else len(parts)
+        return [f"{names.get(part, part)}:{int(place >= second)}" for place, part in enumerate(parts)]
+
+    used = [(names[name], special[name]) for name in {*single, *pair} & names.keys()]
+    model.post_processor = library().processors.TemplateProcessing(
+        single=with_types(single), pair=with_types(pair), special_tokens=used
+    )
