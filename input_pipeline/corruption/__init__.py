@@ -14,7 +14,6 @@ from input_pipeline.corruption.replaced import ReplacedTokens
 from input_pipeline.corruption.seq2seq import Translation
 from input_pipeline.corruption.spans import SpanCorruption
 from input_pipeline.errors import DataError
-from input_pipeline.packing import electra_segments, full_sentences
 from input_pipeline.tokenizers.base import Tokenizer
 
 OBJECTIVES: dict[str, type[Objective]] = {
@@ -23,7 +22,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 }
 
 # Special ids that a layout writes, whatever the objective.
-LAYOUT_SPECIAL = {"sentences": full_sentences.SPECIAL, "halves": electra_segments.SPECIAL}
+LAYOUT_SPECIAL = dict.fromkeys(("sentences", "halves"), ("classifier", "separator"))
 
 
 def build(section: Mapping, tokenizer: Tokenizer | None = None) -> Objective:

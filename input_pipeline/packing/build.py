@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from input_pipeline.errors import DataError
-from input_pipeline.packing import concat, documents, full_sentences, nsp_pairs, seq2seq
+from input_pipeline.packing import concat, seq2seq
 from input_pipeline.packing.concat import BareStream, EvalWindows, RawRows
-from input_pipeline.packing.electra_segments import Halves, plan_halves
+from input_pipeline.packing.documents import Packed
+from input_pipeline.packing.electra_segments import Halves
+from input_pipeline.packing.full_sentences import Sentences
 from input_pipeline.packing.index_cache import IndexCache
+from input_pipeline.packing.nsp_pairs import Pairs
 from input_pipeline.packing.xlnet_segments import Segments, plan_sentence_ends
 from input_pipeline.splits import Part
 from input_pipeline.token_store.stream import Stream
@@ -77,17 +80,12 @@ class RowBuilder:
         if layout == "document":
             return concat.document_windows(stream, length)
         if layout == "packed":
-            return documents.Packed(stream, documents.plan(stream, length, cache), length)
-        framing = special["classifier"], special["separator"]
-        if layout == "sentences":
-            plan = full_sentences.plan(stream, length, cache)
-            return full_sentences.Sentences(stream, plan, length, special["end"], *framing)
-        if layout == "halves":
-            return Halves(stream, plan_halves(stream, length, cache), length, *framing)
+            return Packed(stream, length, cache)
+        if layout in ("sentences", "halves"):
+            return {"sentences": Sentences, "halves": Halves}[layout](stream, length, special, cache)
         # BERT repeats the text with other pairs; evaluation scores one pass.
         passes = objective.passes if overlap is None else 1
-        plan = nsp_pairs.plan(stream, length, objective.short_pairs, passes, objective.swapped_pairs, cache)
-        return nsp_pairs.Pairs(stream, plan, length, *framing)
+        return Pairs(stream, length, special, cache, objective.short_pairs, passes, objective.swapped_pairs)
 
     def has_text_pairs(self, stream: Stream) -> bool:
         """Whether documents are (source, target) pairs for an encoder and a decoder."""

@@ -26,12 +26,6 @@ class Plan(NamedTuple):
     __reduce__ = reduce_by_path
 
 
-def plan(stream: Stream, length: int, cache: IndexCache) -> Plan:
-    """The plan of a stream for rows of `length`."""
-    name, action = f"packed-{stream.identity}-{length}", f"packing documents into rows of {length}"
-    return cache.load(Plan, name, lambda: pack(stream.each_documents(), length), action)
-
-
 def pack(documents: Iterable[np.ndarray], length: int) -> Iterator[Plan]:
     """Packs documents into rows of `length`; gives the plan in parts.
 
@@ -97,8 +91,10 @@ def best_fit(lengths: list[int], capacity: int) -> list[list[int]]:
 class Packed:
     """Rows of whole documents: each document is a segment, and positions restart in it."""
 
-    def __init__(self, stream: Stream, plan: Plan, length: int):
-        self.stream, self.plan, self.length = stream, plan, length
+    def __init__(self, stream: Stream, length: int, cache: IndexCache):
+        name, action = f"packed-{stream.identity}-{length}", f"packing documents into rows of {length}"
+        self.plan = cache.load(Plan, name, lambda: pack(stream.each_documents(), length), action)
+        self.stream, self.length = stream, length
 
     def __len__(self) -> int:
         return len(self.plan.first) - 1

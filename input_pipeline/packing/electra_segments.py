@@ -8,17 +8,16 @@ the rows are one segment. Tokens beyond a row are dropped.
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from input_pipeline.packing.concat import Raw
 from input_pipeline.packing.index_cache import IndexCache, reduce_by_path
-from input_pipeline.packing.nsp_pairs import BLOCK, FRAME, LEAST, SEED, Pairs, sentence_tables, stream_places
+from input_pipeline.packing.nsp_pairs import BLOCK, FRAME, LEAST, SEED, sentence_tables, stream_places
 from input_pipeline.token_store.stream import Stream
 
-SPECIAL = ("classifier", "separator")
 WHOLE = 0.1  # share of rows of one segment
 SHORT = 0.05  # share of rows of random length
 
@@ -32,17 +31,6 @@ class Plan(NamedTuple):
     second: np.ndarray  # bool [pieces]: of the second segment
 
     __reduce__ = reduce_by_path
-
-
-def plan_halves(stream: Stream, length: int, cache: IndexCache) -> Plan:
-    """The plan of a stream for rows of `length`."""
-
-    def build() -> Iterator[Plan]:
-        to_stream = stream_places(stream)
-        for part in split(*sentence_tables(stream), length):
-            yield part._replace(starts=to_stream(part.starts))
-
-    return cache.load(Plan, f"halves-{stream.identity}-{length}", build, f"splitting sentences for rows of {length}")
 
 
 def split(bounds: np.ndarray, documents: np.ndarray, length: int, seed: int = SEED) -> Iterator[Plan]:
@@ -100,8 +88,18 @@ def _cut(sentences: Sequence[tuple[int, int]], room: int) -> list[tuple[int, int
     return pieces
 
 
-class Halves(Pairs):
-    """Rows under a plan: classifier, segment, separator, and mostly another segment and separator."""
+class Halves:
+    """Rows of classifier, segment, separator, and mostly another segment and separator."""
+
+    def __init__(self, stream: Stream, length: int, special: Mapping[str, int], cache: IndexCache):
+        def build() -> Iterator[Plan]:
+            to_stream = stream_places(stream)
+            for part in split(*sentence_tables(stream), length):
+                yield part._replace(starts=to_stream(part.starts))
+
+        name, action = f"halves-{stream.identity}-{length}", f"splitting sentences for rows of {length}"
+        self.plan = cache.load(Plan, name, build, action)
+        self.stream, self.length, self.special = stream, length, special
 
     def __len__(self) -> int:
         return len(self.plan.first) - 1
@@ -111,14 +109,14 @@ class Halves(Pairs):
         inside = np.zeros(ids.shape, bool)
         for out, kinds, used, row in zip(ids, types, inside, rows.tolist(), strict=True):
             begin, end = self.plan.first[row : row + 2].tolist()
-            out[0], place, second = self.classifier, 1, False
+            out[0], place, second = self.special["classifier"], 1, False
             for piece in range(begin, end):
                 # The first piece of the second segment comes behind the first segment's separator.
                 if self.plan.second[piece] and not second:
-                    out[place], place, second = self.separator, place + 1, True
+                    out[place], place, second = self.special["separator"], place + 1, True
                 size = int(self.plan.sizes[piece])
                 self.stream.copy(int(self.plan.starts[piece]), out[place : place + size])
                 kinds[place : place + size + 1] = second  # a segment's separator has its type
                 place += size
-            out[place], used[: place + 1] = self.separator, True
+            out[place], used[: place + 1] = self.special["separator"], True
         return Raw.one_segment(ids, inside[:, :-1], types=types[:, :-1])

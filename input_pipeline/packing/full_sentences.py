@@ -1,6 +1,6 @@
 """Rows of whole sentences across document ends (layout sentences): FULL-SENTENCES of Liu et al. 2019, section 4.2."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ from input_pipeline.token_store.stream import Stream
 
 BLOCK = 1 << 14  # documents whose sentences are in memory at a time
 FRAME = 2  # special tokens of a row: classifier in front, separator behind
-SPECIAL = ("classifier", "separator")
 
 
 class Plan(NamedTuple):
@@ -22,12 +21,6 @@ class Plan(NamedTuple):
     lengths: np.ndarray  # int32 [rows]
 
     __reduce__ = reduce_by_path
-
-
-def plan(stream: Stream, length: int, cache: IndexCache) -> Plan:
-    """The plan of a stream for rows of `length`."""
-    name, action = f"sentences-{stream.identity}-{length}", f"packing sentences into rows of {length}"
-    return cache.load(Plan, name, lambda: pack(_sentences(stream), length), action)
 
 
 def _sentences(stream: Stream) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -77,9 +70,10 @@ def _rows(starts: np.ndarray, ends: np.ndarray, bounds: np.ndarray) -> Plan:
 class Sentences:
     """Rows of one segment between classifier and separator; a separator also replaces end tokens within a row."""
 
-    def __init__(self, stream: Stream, plan: Plan, length: int, end: int, classifier: int, separator: int):
-        self.stream, self.plan, self.length = stream, plan, length
-        self.end, self.classifier, self.separator = end, classifier, separator
+    def __init__(self, stream: Stream, length: int, special: Mapping[str, int], cache: IndexCache):
+        name, action = f"sentences-{stream.identity}-{length}", f"packing sentences into rows of {length}"
+        self.plan = cache.load(Plan, name, lambda: pack(_sentences(stream), length), action)
+        self.stream, self.length, self.special = stream, length, special
 
     def __len__(self) -> int:
         return len(self.plan.starts)
@@ -91,6 +85,7 @@ class Sentences:
             self.stream.copy(start, out[1 : 1 + size])
         # End tokens between documents are in the copied stretch already; only their id changes.
         inside = np.arange(self.length) <= 1 + sizes[:, None]
-        ids[:, :-1][inside & (ids[:, :-1] == self.end)] = self.separator
-        ids[:, 0], ids[np.arange(len(rows)), 1 + sizes] = self.classifier, self.separator
+        ids[:, :-1][inside & (ids[:, :-1] == self.special["end"])] = self.special["separator"]
+        ids[:, 0] = self.special["classifier"]
+        ids[np.arange(len(rows)), 1 + sizes] = self.special["separator"]
         return Raw.one_segment(ids, inside)

@@ -7,7 +7,7 @@ sequential algorithm of the released code, with its random draws in the same ord
 import itertools
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -33,20 +33,6 @@ class Plan(NamedTuple):
     is_random: np.ndarray  # bool [pairs]
 
     __reduce__ = reduce_by_path
-
-
-def plan(stream: Stream, length: int, short: float, passes: int, swapped: bool, cache: IndexCache) -> Plan:
-    """The plan of a stream for rows of `length`; other arguments as of `make_pairs`."""
-    if stream.counts.documents == 1 and not swapped:
-        cache.report("warning: one document only, so random segments come from it too; see ?document=blank_line")
-
-    def build() -> Iterator[Plan]:
-        to_stream = stream_places(stream)
-        for part in make_pairs(*sentence_tables(stream), length, short, passes, swapped):
-            yield part._replace(first=to_stream(part.first), second=to_stream(part.second))
-
-    name = f"pairs-{stream.identity}-{length}-{short:g}-{passes}{'-swapped' * swapped}"
-    return cache.load(Plan, name, build, f"pairing sentences for rows of {length}")
 
 
 def sentence_tables(stream: Stream) -> tuple[np.ndarray, np.ndarray]:
@@ -141,11 +127,21 @@ def _truncate(first: int, first_end: int, second: int, second_end: int, most: in
 
 
 class Pairs:
-    """Rows of two segments under a plan, between classifier and separators."""
+    """Rows of two segments between classifier and separators; `options` are those of `make_pairs` after the length."""
 
-    def __init__(self, stream: Stream, plan: Plan, length: int, classifier: int, separator: int):
-        self.stream, self.plan, self.length = stream, plan, length
-        self.classifier, self.separator = classifier, separator
+    def __init__(self, stream: Stream, length: int, special: Mapping[str, int], cache: IndexCache, *options):
+        short, passes, swapped = options
+        if stream.counts.documents == 1 and not swapped:
+            cache.report("warning: one document only, so random segments come from it too; see ?document=blank_line")
+
+        def build() -> Iterator[Plan]:
+            to_stream = stream_places(stream)
+            for part in make_pairs(*sentence_tables(stream), length, *options):
+                yield part._replace(first=to_stream(part.first), second=to_stream(part.second))
+
+        name = f"pairs-{stream.identity}-{length}-{short:g}-{passes}{'-swapped' * swapped}"
+        self.plan = cache.load(Plan, name, build, f"pairing sentences for rows of {length}")
+        self.stream, self.length, self.special = stream, length, special
 
     def __len__(self) -> int:
         return len(self.plan.first)
@@ -160,7 +156,7 @@ class Pairs:
         places, rank = np.arange(self.length, dtype=np.int32), np.arange(len(rows))
         middle = 1 + self.plan.first_lengths[rows]  # place of the first separator
         last = middle + 1 + self.plan.second_lengths[rows]
-        ids[:, 0], ids[rank, middle], ids[rank, last] = self.classifier, self.separator, self.separator
+        ids[:, 0], ids[rank, [middle, last]] = self.special["classifier"], self.special["separator"]
         inside = places <= last[:, None]
         types = ((places > middle[:, None]) & inside).astype(np.int32)
         return Raw.one_segment(ids, inside, types=types, is_random=self.plan.is_random[rows])

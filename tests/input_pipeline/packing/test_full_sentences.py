@@ -7,9 +7,11 @@ import pytest
 from read_batches import restore_masked
 
 from input_pipeline.packing import full_sentences
+from input_pipeline.token_store.store import NOTHING
 
 ROOT = Path(__file__).resolve().parents[3]
 END, FIRST, BETWEEN = 1, 2, 3
+SPECIAL = {"end": END, "classifier": FIRST, "separator": BETWEEN}
 
 
 class Text:
@@ -20,16 +22,14 @@ class Text:
         self.documents = [[[next(count) for _ in range(size)] for size in document] for document in documents]
         self.ids = [token for document in self.documents for token in [END, *(t for s in document for t in s)]]
 
-    def bounds(self):
-        """Starts and ends of the sentences."""
-        place, starts, ends = 0, [], []
-        for document in self.documents:
-            place += 1
-            for sentence in document:
-                starts.append(place)
-                place += len(sentence)
-                ends.append(place)
-        return np.array(starts, np.int64), np.array(ends, np.int64)
+        self.counts, self.identity = NOTHING._replace(documents=len(documents)), "text"
+        self.starts = np.cumsum([1, *(1 + sum(map(len, document)) for document in self.documents)])
+
+    def document(self, number):
+        return int(self.starts[number]), int(self.starts[number + 1] - self.starts[number]) - 1
+
+    def sentences(self, number):
+        return np.cumsum([len(sentence) for sentence in self.documents[number]])
 
     def copy(self, start, out):
         out[:] = self.ids[start : start + len(out)]
@@ -51,12 +51,15 @@ def published(documents, length):
     return [[FIRST, *row, BETWEEN] for row in [*rows, row] if row]
 
 
-def read(text, length, block=None):
-    starts, ends = text.bounds()
-    cuts = range(0, len(starts), block or max(len(starts), 1))
-    parts = list(full_sentences.pack(((starts[c : c + cuts.step], ends[c : c + cuts.step]) for c in cuts), length))
-    plan = full_sentences.Plan(*(np.concatenate(field) for field in zip(*parts, strict=True)))
-    return full_sentences.Sentences(text, plan, length, END, FIRST, BETWEEN)
+class Cache:
+    """Plans in memory."""
+
+    def load(self, kind, name, build, action):
+        return kind(*(np.concatenate(field) for field in zip(*build(), strict=True)))
+
+
+def read(text, length):
+    return full_sentences.Sentences(text, length, SPECIAL, Cache())
 
 
 def test_sentences_literal():
@@ -75,12 +78,13 @@ def test_sentences_longer_than_a_row():
     assert ids.tolist() == [[2, 10, 3, 0, 0], [2, 11, 12, 13, 3], [2, 14, 15, 16, 3], [2, 17, 18, 19, 3]]
 
 
-@pytest.mark.parametrize(("length", "block"), [(16, 1), (128, 7), (512, None)])
-def test_sentences_match_paper(length, block):
+@pytest.mark.parametrize(("length", "block"), [(16, 1), (128, 7), (512, 100)])
+def test_sentences_match_paper(length, block, monkeypatch):
     """Words of this project's own pages and modules, however much of it is planned at a time."""
     paths = sorted((ROOT / "input_pipeline").rglob("*.py"))[:20] + sorted((ROOT / "docs").glob("*.md"))[:4]
     text = Text([[len(line.split()) for line in path.read_text().split("\n") if line.split()] for path in paths])
-    layout = read(text, length, block)
+    monkeypatch.setattr(full_sentences, "BLOCK", block)
+    layout = read(text, length)
     raw = layout.read(np.arange(len(layout)))
     found = [ids[:size].tolist() for ids, size in zip(raw.ids, raw.segments.sum(1), strict=True)]
     assert found == published(text.documents, length)
