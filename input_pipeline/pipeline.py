@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from input_pipeline import corruption, splits, validate
-from input_pipeline.batching import loader
+from input_pipeline import batching, corruption, splits, validate
 from input_pipeline.batching.eval import EvalRows, EvalStream, Evaluation, Task
 from input_pipeline.batching.mixture import mixing_weights
 from input_pipeline.batching.train import BatchContext, MixedBatches, SegmentBatches, StreamBatches
@@ -229,7 +228,7 @@ class Corpus:
             batches = StreamBatches(context, self._streams["train"], data["shuffle"])
         else:
             batches = MixedBatches(context, self._rows, self._weights, data["shuffle"])
-        return loader.read(batches, start, loader.ENDLESS, workers, prefetch)
+        return batching.read(batches, start, batching.ENDLESS, workers, prefetch)
 
     def evaluation(
         self,

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from input_pipeline.batching import loader
+from input_pipeline import batching
 from input_pipeline.batching.train import BatchContext, SegmentBatches
 from input_pipeline.packing.concat import RawRows, read_windows
 from input_pipeline.packing.seq2seq import Plan, Texts
-from input_pipeline.token_store.store import Counts
+from input_pipeline.token_store.store import NOTHING, Counts
 from input_pipeline.token_store.stream import Stream
 from input_pipeline.tokenizers.base import Tokenizer
 
@@ -28,36 +28,29 @@ class EvalRows:
     sources: Sequence[RawRows]
 
     def __len__(self) -> int:
-        return -(-self._rows // self.context.batch_size)
+        return -(-len(self._order) // self.context.batch_size)
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
         context = self.context
         batch = context.empty()
         # Rows beyond the batch size only let devices share a batch evenly.
-        wanted = n * context.batch_size + context.rows
-        used = np.flatnonzero((context.rows < context.batch_size) & (wanted < self._rows))
-        if self._order is not None:
-            wanted[used] = self._order[wanted[used]]
+        places = n * context.batch_size + context.rows
+        used = np.flatnonzero((context.rows < context.batch_size) & (places < len(self._order)))
+        wanted = self._order[places[used]]
         begin = 0
         for source in self.sources:
-            slots = used[(begin <= wanted[used]) & (wanted[used] < begin + len(source))]
-            if len(slots):
-                raw = source.read(wanted[slots] - begin)
+            mine = (begin <= wanted) & (wanted < begin + len(source))
+            if mine.any():
+                raw = source.read(wanted[mine] - begin)
                 # Keys depend on the row alone, so that every evaluation of a run sees the same corruption.
-                context.objective.fill(batch, slots, raw, context.keys(wanted[slots]))
+                context.objective.fill(batch, used[mine], raw, context.keys(wanted[mine]))
             begin += len(source)
         return batch
 
     @functools.cached_property
-    def _rows(self) -> int:
-        return sum(map(len, self.sources))
-
-    @functools.cached_property
-    def _order(self) -> np.ndarray | None:
-        """The row, counted through the sources, at each place: int64 [rows]; None with one source."""
-        if len(self.sources) == 1:
-            return None
-        # Row i of a source with m rows is due at (i + 1/2) / m of the pass.
+    def _order(self) -> np.ndarray:
+        """The row, counted through the sources, at each place: int64 [rows]."""
+        # Row i of a source with m rows is due at (i + 1/2) / m of the pass; ties go to the earlier source.
         shares = [(np.arange(len(source)) + 0.5) / len(source) for source in self.sources]
         return np.argsort(np.concatenate(shares), kind="stable")
 
@@ -100,15 +93,13 @@ EvalBatches = EvalRows | EvalStream | SegmentBatches
 class Evaluation:
     """A pass over a split, or over its first `limit` batches (0: all), and the totals to divide by.
 
-    whole: counts of a pass over all rows. tokens: targets scored.
-    bytes: UTF-8 bytes of their text, or bytes of images; None if the tokenizer normalises text, whose size is lost.
-    words: words and line ends of the text; None for a part of a split.
+    whole: counts of a pass over all rows.
     """
 
     def __init__(self, batches: EvalBatches, whole: Counts, tokenizer: Tokenizer, *, limit: int, prefetch: int):
-        self._batches, self._tokenizer, self._prefetch = batches, tokenizer, prefetch
-        self._number = min(limit, len(batches)) if limit else len(batches)
-        self._counts = whole if self._number == len(batches) else None
+        self._batches, self._lengths, self._prefetch = batches, tokenizer.byte_lengths, prefetch
+        self._number = min(limit or len(batches), len(batches))
+        self._whole = whole if self._number == len(batches) else None
 
     def __len__(self) -> int:
         """Number of batches."""
@@ -116,37 +107,37 @@ class Evaluation:
 
     def batches(self) -> Iterator[dict[str, np.ndarray]]:
         """The batches in order, all of one shape: this host's rows of each."""
-        with contextlib.closing(loader.read(self._batches, 0, self._number, workers=0, prefetch=self._prefetch)) as it:
-            yield from it
+        with contextlib.closing(batching.read(self._batches, 0, self._number, 0, self._prefetch)) as batches:
+            yield from batches
 
     @property
     def tokens(self) -> int:
-        return self._counts.tokens if self._counts else self._part[0]
+        """Targets scored."""
+        return self._counts.tokens
 
     @property
     def bytes(self) -> int | None:
-        if self._tokenizer.byte_lengths is None:
-            return None
-        return self._counts.bytes if self._counts else self._part[1]
+        """UTF-8 bytes of their text, or of images; None if the tokenizer normalises text, whose size is lost."""
+        return None if self._lengths is None else self._counts.bytes
 
     @property
     def words(self) -> int | None:
-        return self._counts.words if self._counts else None
+        """Words and line ends of the text; None for a part of a split."""
+        return self._whole and self._whole.words
 
     @functools.cached_property
-    def _part(self) -> tuple[int, int | None]:
-        """Targets and bytes of the first batches, over all hosts' rows."""
+    def _counts(self) -> Counts:
+        """Counts of the pass, over all hosts' rows."""
+        if self._whole:
+            return self._whole
         # A limited pass has no stored totals: its batches are made once more, alike on every host.
         context = self._batches.context
         all_rows = dataclasses.replace(context, rows=np.arange(context.batch_size))
         batches = dataclasses.replace(self._batches, context=all_rows)
-        tokens, size, lengths = 0, 0, self._tokenizer.byte_lengths
-        for n in range(self._number):
-            batch = batches[n]
-            targets = batch["targets"][batch["weights"] > 0]
-            tokens += len(targets)
-            size += 0 if lengths is None else int(lengths[targets].sum())
-        return tokens, None if lengths is None else size
+        read = (batches[n] for n in range(self._number))
+        targets = np.concatenate([batch["targets"][batch["weights"] > 0] for batch in read])
+        size = 0 if self._lengths is None else int(self._lengths[targets].sum())
+        return NOTHING._replace(tokens=len(targets), bytes=size)
 
 
 @dataclass(frozen=True)
@@ -174,8 +165,8 @@ class Task:
         """
         pairs, plan = self.pairs, Plan(np.arange(self.examples + 1), np.asarray(self.documents))
         rows = EvalRows(self.context, [Texts(pairs.stream, plan, pairs.lengths, pairs.end)])
-        with contextlib.closing(loader.read(rows, 0, len(rows), workers=0, prefetch=self.prefetch)) as reader:
-            for n, batch in enumerate(reader):
+        with contextlib.closing(batching.read(rows, 0, len(rows), 0, self.prefetch)) as batches:
+            for n, batch in enumerate(batches):
                 first = n * self.context.batch_size
                 yield batch, list(map(self._target, self.documents[first : first + self.context.batch_size]))
 

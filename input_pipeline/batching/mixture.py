@@ -25,12 +25,11 @@ def mixing_weights(
     """
     rows, examples = np.array(sizes, np.float64).T
     if len(weights):
-        if len(weights) != len(sizes):
+        if len(weights) != len(sizes) or temperature != 1 or cap:
             raise DataError(
-                f"data.weights={tuple(weights)}: data.train has {len(sizes)} sources. Give one weight each."
+                f"data.weights={tuple(weights)}: give one for each of data.train's {len(sizes)} sources, and leave "
+                "data.temperature=1 and data.cap=0."
             )
-        if temperature != 1 or cap:
-            raise DataError("data.weights: excludes data.temperature and data.cap, which mix by size. Unset one.")
         amounts, power, rows_per_example = np.array(weights, np.float64), 1.0, 1.0
     else:
         # A row of packed pairs holds several examples, so shares of examples are turned into shares of rows.
