@@ -221,24 +221,6 @@ def encode_sentences(name: str, folder: Path) -> dict[str, list[int]]:
     return {"vocab_size": tokenizer.vocab_size} | {line: list(map(int, tokenizer.encode(line))) for line in SENTENCES}
 
 
-GOLDENS = json.loads(FILE.read_text("utf-8")) if FILE.is_file() else {"recipes": {}, "cases": {}, "tokenizers": {}}
-
-
-@pytest.mark.parametrize("name", GOLDENS["recipes"])
-def test_batches_recipe(name, tmp_path):
-    assert checksum_batches(shrink(load_recipe(name), tmp_path), tmp_path) == GOLDENS["recipes"][name]
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_batches_objective(name, tmp_path):
-    assert checksum_batches(make_case(name, tmp_path), tmp_path) == GOLDENS["cases"][name]
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_tokenizer_ids(name, tmp_path):
-    assert encode_sentences(name, tmp_path) == GOLDENS["tokenizers"][name]
-
-
 def list_recipes() -> list[str]:
     """Names `recipe:variant`; of variants whose data differs in sizes alone, only the first."""
     names = {}
@@ -252,27 +234,28 @@ def list_recipes() -> list[str]:
     return list(names.values())
 
 
-def make_goldens() -> dict:
-    """All goldens, by kind and name."""
+# By kind: (names to write, function of a name and a folder).
+KINDS = {
+    "recipes": (list_recipes, lambda name, folder: checksum_batches(shrink(load_recipe(name), folder), folder)),
+    "cases": (lambda: CASES, lambda name, folder: checksum_batches(make_case(name, folder), folder)),
+    "tokenizers": (lambda: TOKENIZERS, encode_sentences),
+}
+GOLDENS = json.loads(FILE.read_text("utf-8")) if FILE.is_file() else {"recipes": {}}
+NAMES = {"recipes": GOLDENS["recipes"], "cases": CASES, "tokenizers": TOKENIZERS}
 
-    def make(names, function):
-        goldens = {}
-        for name in names:
-            with tempfile.TemporaryDirectory() as folder:
-                goldens[name] = function(name, Path(folder))
-        return goldens
 
-    return {
-        "recipes": make(
-            list_recipes(), lambda name, folder: checksum_batches(shrink(load_recipe(name), folder), folder)
-        ),
-        "cases": make(CASES, lambda name, folder: checksum_batches(make_case(name, folder), folder)),
-        "tokenizers": make(TOKENIZERS, encode_sentences),
-    }
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in NAMES.items() for name in names])
+def test_golden(kind, name, tmp_path):
+    assert KINDS[kind][1](name, tmp_path) == GOLDENS[kind][name]
 
 
 if __name__ == "__main__":
     if sys.argv[1:] != ["--write"]:
         sys.exit("usage: python -m tests.test_golden_batches --write")
+    goldens = {}
+    for kind, (names, make) in KINDS.items():
+        for name in names():
+            with tempfile.TemporaryDirectory() as folder:
+                goldens.setdefault(kind, {})[name] = make(name, Path(folder))
     FILE.parent.mkdir(exist_ok=True)
-    FILE.write_text(json.dumps(make_goldens(), indent=1, ensure_ascii=False) + "\n", "utf-8")
+    FILE.write_text(json.dumps(goldens, indent=1, ensure_ascii=False) + "\n", "utf-8")

@@ -29,7 +29,7 @@ def load(prepare, source: str, **options) -> tuple[tuple[np.ndarray, ...], int]:
     return plan, sum("packing" in line for line in lines)
 
 
-def test_load_builds_once_and_pickles_by_path(prepare, words):
+def test_load_builds_once_and_pickles_by_path(prepare, words, tmp_path):
     source = words(30)
     plan, builds = load(prepare, source)
     again, more = load(prepare, source)
@@ -38,6 +38,12 @@ def test_load_builds_once_and_pickles_by_path(prepare, words):
     assert len(data) < 2_000
     for field, copy in zip(plan, pickle.loads(data), strict=True):
         assert np.array_equal(field, copy)
+    # The format on disk, which later versions must read.
+    (path,) = (tmp_path / "run/data").glob("packed-*-8/made.json")
+    manifest = json.loads(path.read_text())
+    assert set(manifest) == {"first.npy", "starts.npy", "lengths.npy"}
+    for name, (size, crc) in manifest.items():
+        assert (path.parent / name).stat().st_size == size and 0 <= crc < 2**32
 
 
 DAMAGE = [("starts.npy", flip_bits), ("first.npy", cut), ("lengths.npy", Path.unlink), ("made.json", cut)]
@@ -63,16 +69,6 @@ def test_load_verifies_large_plans_on_request(prepare, words, monkeypatch, tmp_p
     flip_bits(path)
     monkeypatch.setattr(index_cache, "READ", 10)
     assert load(prepare, source)[1] == 0 and load(prepare, source, read_all=True)[1] == 1
-
-
-def test_manifest_has_sizes_and_checksums(prepare, words, tmp_path):
-    """The format on disk, which later versions must read."""
-    load(prepare, words(30))
-    (path,) = (tmp_path / "run/data").glob("packed-*-8/made.json")
-    manifest = json.loads(path.read_text())
-    assert set(manifest) == {"first.npy", "starts.npy", "lengths.npy"}
-    for name, (size, crc) in manifest.items():
-        assert (path.parent / name).stat().st_size == size and 0 <= crc < 2**32
 
 
 def test_scratch_holds_plans_of_a_read_only_run(prepare, words, tmp_path):
