@@ -7,7 +7,6 @@ once as many are finished as there are beams. "best" and "full" are Hugging Face
 only the best `beams` candidates of a step may finish.
 """
 
-import math
 from collections.abc import Mapping
 from functools import partial
 
@@ -17,16 +16,9 @@ from flax import linen as nn
 from flax import struct
 
 from pretrain.decoding.reading import advance, begin_cached, for_tokens, mask_unused_ids, reader, regroup, take
-from pretrain.errors import UserError
 
 NOTHING = -1  # padding after the end
 NORMALISATIONS = {"gnmt": lambda length: (5.0 + length) / 6.0, "length": lambda length: 1.0 * length}
-
-
-def check_penalty(length_penalty: float, normalisation: str, longest: int) -> None:
-    """Raises UserError where scores of texts of `longest` tokens overflow float32."""
-    if abs(length_penalty) * math.log10(NORMALISATIONS[normalisation](longest)) > 30:  # float32 ends at 1e38
-        raise UserError(f"length_penalty={length_penalty:g}: scores overflow float32. Use one nearer 0.")
 
 
 @struct.dataclass
@@ -141,7 +133,7 @@ def search(
 
 
 @partial(jax.jit, static_argnames=("model", "beams", "stopping", "max_tokens"))
-def beam_search(
+def decode(
     model,
     params,
     tokens: jax.Array,
@@ -156,24 +148,37 @@ def beam_search(
     end_id: int,
     vocabulary: int,
 ) -> jax.Array:
-    """Like `pretrain.decoding.sampling.greedy`, by a search with `beams` beams."""
+    """Decodes every row in one program, greedily or with `beams` beams: int32 [B, max_tokens], NOTHING after the end.
+
+    tokens: prompts [B, P], where P + max_tokens - 1 is at most the context; source: other inputs by name; there: bool
+    [B], False for padding rows. A row ends with `end_id` or after `limits` [B] tokens. Under a mesh, rows and
+    parameters may be sharded; the result is replicated.
+    """
     rows, begun = tokens.shape
     model = reader(model)
     lengths = jnp.full((rows,), begun, jnp.int32)
     logits, carried = begin_cached(model, params, tokens, lengths, begun + max_tokens - 1, source)
     params, carried = for_tokens(params, carried)
-    written, _ = search(
-        model,
-        params,
-        logits,
-        carried,
-        jnp.where(there, limits, 1),  # padding is done at once
-        beams=beams,
-        max_tokens=max_tokens,
-        length_penalty=length_penalty,
-        normalisation="gnmt",
-        stopping=stopping,
-        end_id=end_id,
-        vocabulary=vocabulary,
-    )
-    return nn.with_logical_constraint(jnp.where(there[:, None], written, NOTHING), (None, None))
+
+    def unfinished(state):
+        step, writing, *_ = state
+        return (step < max_tokens) & writing.any()
+
+    # The loop ends with the longest row; finished rows write NOTHING until then.
+    def write(state):
+        step, writing, written, logits, carried = state
+        token = jnp.argmax(mask_unused_ids(logits, vocabulary), axis=-1).astype(jnp.int32)
+        written = written.at[:, step].set(jnp.where(writing, token, NOTHING))
+        writing &= (token != end_id) & (step + 1 < limits)
+        return step + 1, writing, written, *advance(model, params, carried, token)
+
+    if beams > 1:
+        limits = jnp.where(there, limits, 1)  # padding is done at once
+        how = {"beams": beams, "length_penalty": length_penalty, "normalisation": "gnmt", "stopping": stopping}
+        ends = {"max_tokens": max_tokens, "end_id": end_id, "vocabulary": vocabulary}
+        written, _ = search(model, params, logits, carried, limits, **how, **ends)
+        written = jnp.where(there[:, None], written, NOTHING)
+    else:
+        nothing = jnp.full((rows, max_tokens), NOTHING, jnp.int32)
+        _, _, written, _, _ = jax.lax.while_loop(unfinished, write, (0, there, nothing, logits, carried))
+    return nn.with_logical_constraint(written, (None, None))

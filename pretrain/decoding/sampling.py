@@ -12,10 +12,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from pretrain.decoding import options
-from pretrain.decoding.beam_search import NOTHING, check_penalty, search
+from pretrain.decoding.beam_search import NOTHING, search
 from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, for_tokens, mask_unused_ids, reader
 from pretrain.errors import UserError
 
@@ -65,25 +64,17 @@ def generate(
     model = reader(model)
     source = dict(source or {})
     if max_tokens is None:
-        most = MOST if beyond is None else int(max(_read(source, beyond)))
-        max_tokens = max(1, min(most, _room(model, max(map(len, prompts), default=0))))
-    options.check(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        beams=beams,
-        length_penalty=length_penalty,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
-        normalisation=normalisation,
-        stopping=stopping,
-    )
-    _check(model, prompts, max_tokens, temperature, beams, length_penalty, normalisation, repetition_penalty)
-    _check_source(model, source)
+        most = MOST if beyond is None else int(max(_limits(source, beyond)))
+        max_tokens = max(1, min(most, _room(model, max(map(len, prompts)))))
+    how = {"beams": beams, "length_penalty": length_penalty, "normalisation": normalisation, "stopping": stopping}
+    options.check(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, **how)
+    options.check(repetition_penalty=repetition_penalty)
+    if beams > 1 and (temperature > 0 or repetition_penalty != 1):
+        raise UserError(f"beams={beams}: beam search has neither temperature nor repetition_penalty. Set 0 and 1.")
+    _check_lengths(model, prompts, source, max_tokens)
     limits = np.full(len(prompts), max_tokens, np.int32)
     if beyond is not None:
-        limits = np.minimum(limits, _read(source, beyond))
+        limits = np.minimum(limits, _limits(source, beyond))
     # room: slots of the cache; prompt and continuation round up to a power of two, so few programs are compiled.
     tokens, lengths, room = _pad(prompts, max_tokens, model.context)
     begin = begin_cached if cached else begin_recomputing
@@ -91,14 +82,13 @@ def generate(
     params, carried = for_tokens(params, carried)
     end_id = -1 if end_id is None else end_id
     if beams > 1:
-        how = {"length_penalty": length_penalty, "normalisation": normalisation, "stopping": stopping}
-        ends = {"end_id": end_id, "vocabulary": vocabulary}
-        found = search(model, params, logits, carried, limits, beams=beams, max_tokens=max_tokens, **how, **ends)
+        ends = {"max_tokens": max_tokens, "end_id": end_id, "vocabulary": vocabulary}
+        found = search(model, params, logits, carried, limits, **how, **ends)
         results = [(ids[ids != NOTHING], float(nats)) for ids, nats in zip(*map(np.asarray, found), strict=True)]
         for row, (ids, _) in enumerate(results):
             for token in ids if on_token else ():
                 on_token(row, int(token))
-        return _probable(results)
+        return _check_finite(results)
 
     key = jax.random.key(seed)
     done, total = np.zeros(len(prompts), bool), np.zeros(len(prompts))
@@ -126,10 +116,10 @@ def generate(
                     on_token(row, int(one))
         if done.all():
             break
-    return _probable([(np.array(ids, np.int32), float(nats)) for ids, nats in zip(rows, total, strict=True)])
+    return _check_finite([(np.array(ids, np.int32), float(nats)) for ids, nats in zip(rows, total, strict=True)])
 
 
-def _probable(results: list[tuple[np.ndarray, float]]) -> list[tuple[np.ndarray, float]]:
+def _check_finite(results: list[tuple[np.ndarray, float]]) -> list[tuple[np.ndarray, float]]:
     """The results. Errors: UserError if the logits were not finite."""
     if not all(math.isfinite(nats) for _, nats in results):
         raise UserError("--step: the checkpoint's logits are not finite. Choose another checkpoint.")
@@ -201,7 +191,7 @@ def _pad(prompts, max_tokens: int, context: int):
     return tokens, lengths, min(_power_of_two(lengths.max() + max_tokens - 1), context)  # the last one is not read
 
 
-def _read(source: Mapping[str, np.ndarray], beyond: int) -> np.ndarray:
+def _limits(source: Mapping[str, np.ndarray], beyond: int) -> np.ndarray:
     """Tokens that each row may write: those of its source plus `beyond`."""
     if "input_segments" not in source:
         raise UserError(f"beyond={beyond}: needs an encoder-decoder. Give max_tokens instead.")
@@ -213,30 +203,16 @@ def _power_of_two(least: int) -> int:
     return 1 << (int(least) - 1).bit_length()
 
 
-def _check(model, prompts, max_tokens, temperature, beams, length_penalty, normalisation, repetition_penalty):
-    """Raises UserError for options that exclude each other and prompts that do not fit."""
-    if not len(prompts):
-        raise UserError("prompts: empty. Give at least one.")
-    if beams > 1 and temperature > 0:
-        raise UserError(f"beams={beams}: beam search takes no temperature={temperature}. Set one of them to 1 or 0.")
-    if beams > 1 and repetition_penalty != 1:
-        raise UserError(f"beams={beams}: beam search takes no repetition_penalty. Set one of them to 1.")
-    if beams > 1:
-        check_penalty(length_penalty, normalisation, max_tokens)
+def _check_lengths(model, prompts, source: Mapping[str, np.ndarray], max_tokens: int) -> None:
+    """Raises UserError for a prompt without a token, and for texts that the context does not hold."""
     for index, prompt in enumerate(prompts):
         if not len(prompt):
             raise UserError(f"prompt {index}: no token. Start it with the tokenizer's beginning-of-text token.")
-        if max(prompt) >= model.input_vocab_size or min(prompt) < 0:
-            raise UserError(f"prompt {index}: token {max(prompt)} is outside the vocabulary. Use the run's tokenizer.")
         if max_tokens > _room(model, len(prompt)):
             raise UserError(
                 f"prompt {index}: {len(prompt)} tokens and max_tokens={max_tokens} exceed the context of "
                 f"{model.context}. Shorten one of them."
             )
-
-
-def _check_source(model, source: Mapping[str, np.ndarray]) -> None:
-    """Raises UserError where a text is longer than the encoder's context."""
     for index, segments in enumerate(np.asarray(source.get("input_segments", ()))):
         if (length := int((segments > 0).sum())) > model.context:
             raise UserError(f"prompt {index}: {length} tokens exceed the context of {model.context}. Shorten it.")
@@ -245,45 +221,3 @@ def _check_source(model, source: Mapping[str, np.ndarray]) -> None:
 def _room(model, length: int) -> int:
     """Tokens that can follow a prompt of `length` tokens: the last one is never read."""
     return model.context + 1 - length
-
-
-@partial(jax.jit, static_argnames=("model", "max_tokens"))
-def greedy(
-    model,
-    params,
-    tokens: jax.Array,
-    source: Mapping[str, jax.Array],
-    there: jax.Array,
-    limits: jax.Array,
-    *,
-    max_tokens: int,
-    end_id: int,
-    vocabulary: int,
-) -> jax.Array:
-    """Decodes every row greedily in one program: int32 [B, max_tokens], NOTHING after the end.
-
-    tokens: prompts [B, P], where P + max_tokens - 1 is at most the context; source: other inputs by name; there: bool
-    [B], False for padding rows. A row ends with `end_id` or after `limits` [B] tokens. Under a mesh, rows and
-    parameters may be sharded; the result is replicated.
-    """
-    rows, begun = tokens.shape
-    model = reader(model)
-    lengths = jnp.full((rows,), begun, jnp.int32)
-    logits, carried = begin_cached(model, params, tokens, lengths, begun + max_tokens - 1, source)
-    params, carried = for_tokens(params, carried)
-
-    def unfinished(state):
-        step, writing, *_ = state
-        return (step < max_tokens) & writing.any()
-
-    # The loop ends with the longest row; finished rows write NOTHING until then.
-    def write(state):
-        step, writing, written, logits, carried = state
-        token = jnp.argmax(mask_unused_ids(logits, vocabulary), axis=-1).astype(jnp.int32)
-        written = written.at[:, step].set(jnp.where(writing, token, NOTHING))
-        writing &= (token != end_id) & (step + 1 < limits)
-        return step + 1, writing, written, *advance(model, params, carried, token)
-
-    nothing = jnp.full((rows, max_tokens), NOTHING, jnp.int32)
-    _, _, written, _, _ = jax.lax.while_loop(unfinished, write, (0, there, nothing, logits, carried))
-    return nn.with_logical_constraint(written, (None, None))

@@ -4,7 +4,6 @@ A task is a source of text pairs. Targets are decoded greedily, or by beam searc
 objective names its measures (`decoded`), each computed over all examples of a task.
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,12 +11,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from configs import common
 from input_pipeline.batching.eval import Task
-from input_pipeline.errors import DataError
 from pretrain import config as configs
-from pretrain.decoding.beam_search import NOTHING, beam_search, check_penalty
-from pretrain.decoding.sampling import greedy
+from pretrain.decoding.beam_search import NOTHING, decode
 from pretrain.errors import UserError
 from pretrain.losses import compute_terms
 
@@ -68,27 +64,22 @@ KEYS = ("beams", "length_penalty", "stopping", "beyond")  # keys of config.evalu
 def tasks(run, split: str, *, decode: int | None) -> dict[str, Task]:
     """Tasks of a split by source: the first `decode` examples of each, None for all.
 
-    Errors: UserError where none exist but some are asked for, where decoding keys have no effect, and where BLEU lacks
-    text.
+    Errors: UserError where none exist but some are asked for, DataError where BLEU lacks the original text.
     """
-    config, spec = run.config, run.spec
-    _check_keys(config, run.spec.objective.decode_metrics)
-    found = {}
-    if run.spec.objective.decode_metrics and decode != 0:
-        length, size = configs.scored_length(config), config.evaluate.batch_size
-        rows = spec.layout.rows(spec.layout.filled(size))
+    measures, found = run.spec.objective.decode_metrics, {}
+    if measures and decode != 0:
+        length, size = configs.scored_length(run.config), run.config.evaluate.batch_size
+        rows = run.spec.layout.rows(run.spec.layout.filled(size))
         found = run.corpus.tasks(split, length=length, batch_size=size, rows=rows, limit=decode or 0)
     if decode and not found:
         raise UserError(
             f"--decode={decode}: split '{split}' has no source of text pairs. "
             "Give one, such as jsonl:FILES?fields=inputs,targets."
         )
-    if found:
-        if config.evaluate.beams > 1:
-            check_penalty(config.evaluate.length_penalty, "gnmt", run.spec.eval_model.context)
-        if "bleu" in run.spec.objective.decode_metrics:
-            sacrebleu()
-        _check_originals(run, found)
+    if found and "bleu" in measures:
+        sacrebleu()
+    for task in found.values() if _rewritten(run) else ():
+        task.originals()
     return found
 
 
@@ -127,38 +118,34 @@ def _figures(objective, written: Sequence[Written]) -> dict:
 
 
 def _write(run, params, batch, size: int) -> np.ndarray:
-    """Decodes all rows of a batch: int32 [size, at most `_room`], NOTHING after the end."""
+    """Decodes all rows of a batch: int32 [size, most], NOTHING after the end."""
     tokenizer, layout, evaluate = run.corpus.tokenizer, run.spec.layout, run.config.evaluate
     tokens, source = run.spec.objective.prompts(batch)
-    most = _room(run, batch)
-    limits = np.full(len(tokens), most, np.int32)
+    most = batch["targets"].shape[1]
     if evaluate.beyond:
+        most = min(run.spec.eval_model.context, batch["inputs"].shape[1] + evaluate.beyond)
+    limits = np.full(len(tokens), most, np.int32)
+    if evaluate.beyond:  # each row has a limit of its own, the program one shape
         limits = np.minimum(limits, (source["input_segments"] > 0).sum(1) + evaluate.beyond).astype(np.int32)
     given = {"tokens": tokens, "there": batch["weights"].any(axis=1), "limits": limits} | source
     axes = {name: ("batch", *[None] * (array.ndim - 1)) for name, array in given.items()}
     given = layout.put(given, axes, size)
-    searched = {name: evaluate[name] for name in ("beams", "length_penalty", "stopping")}
-    write = functools.partial(beam_search, **searched) if evaluate.beams > 1 else greedy
     with layout.scope():
-        ids = write(
+        ids = decode(
             run.spec.eval_model,
             params,
             given["tokens"],
             {name: given[name] for name in source},
             given["there"],
             given["limits"],
+            beams=evaluate.beams,
+            length_penalty=evaluate.length_penalty,
+            stopping=evaluate.stopping,
             max_tokens=most,
             end_id=tokenizer.special["end"],
             vocabulary=tokenizer.vocab_size,
         )
     return np.asarray(ids)
-
-
-def _room(run, batch) -> int:
-    """Most tokens that a row may write."""
-    if beyond := run.config.evaluate.beyond:
-        return min(run.spec.eval_model.context, batch["inputs"].shape[1] + beyond)
-    return batch["targets"].shape[1]
 
 
 def _compared(rows: np.ndarray, targets: Sequence[np.ndarray], originals, tokenizer) -> list[Written]:
@@ -177,24 +164,3 @@ def _compared(rows: np.ndarray, targets: Sequence[np.ndarray], originals, tokeni
 def _rewritten(run) -> bool:
     """Whether BLEU needs the original text because the tokenizer normalises it."""
     return "bleu" in run.spec.objective.decode_metrics and run.corpus.tokenizer.byte_lengths is None
-
-
-def _check_originals(run, found: dict[str, Task]) -> None:
-    """Raises UserError where the original references are needed and absent."""
-    try:
-        for task in found.values() if _rewritten(run) else ():
-            task.originals()
-    except DataError as error:
-        raise UserError(f"BLEU needs the original text: {error}, or set --decode=0.") from None
-
-
-def _check_keys(config, measures: Sequence[str]) -> None:
-    """Raises UserError for decoding keys of an objective that decodes nothing."""
-    usual = common.base()["evaluate"]
-    changed = [name for name in KEYS if config.evaluate[name] != usual[name]]
-    if changed and not measures:
-        key = changed[0]
-        raise UserError(
-            f"config.evaluate.{key}={config.evaluate[key]}: objective '{config.objective.kind}' decodes nothing. "
-            f"Set it to {usual[key]}."
-        )

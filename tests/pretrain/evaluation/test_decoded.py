@@ -10,8 +10,8 @@ import pytest
 
 from configs import t5
 from configs.common import translation
+from input_pipeline.errors import DataError
 from pretrain.decoding.sampling import generate
-from pretrain.errors import UserError
 from pretrain.evaluation import decoded
 from pretrain.evaluation.decoded import Written, exact_match, sequence_accuracy, tasks
 from pretrain.evaluation.evaluation import score
@@ -203,5 +203,5 @@ def test_bleu_is_of_the_text_itself_where_the_tokenizer_rewrites_it(tmp_path, pa
     (tmp_path / "val.jsonl").unlink()
     assert tasks(run, "validation", decode=6)  # a run goes on
     run = build_run(config, str(tmp_path / "run"), print)
-    with pytest.raises(UserError, match="matches no file"):
+    with pytest.raises(DataError):
         tasks(run, "validation", decode=6)
