@@ -139,9 +139,9 @@ def _as_os_error(path: epath.Path) -> Iterator[None]:
     """Raises errors of credentials, which the client libraries raise as their own types, as OSError."""
     try:
         yield
-    except (OSError, DataError):
-        raise
     except Exception as error:
+        if isinstance(error, OSError | DataError):
+            raise
         raise PermissionError(errno.EACCES, str(error)[:200], str(path)) from error
 
 
@@ -176,6 +176,7 @@ def replace(path: Path | epath.Path) -> Iterator[Path]:
             with _as_os_error(path):
                 filesystem(path).put_file(str(partial), str(path))
         return
+    # In the same folder: renaming is atomic within a file system only.
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     try:
         yield partial
@@ -220,6 +221,7 @@ def local_copy(path: Path | epath.Path) -> Path:
     if not is_remote(path):
         return path
     entry = filesystem(path).info(str(path))
+    # The version is part of the copy's name, so that a changed file is copied again.
     version = [entry.get(name) for name in ("ETag", "LastModified", "etag", "generation", "updated")]
     root = Path(os.environ.get(COPIES) or "~/.cache/longhaul/copies").expanduser()
     folder = root / hashlib.blake2b(f"{path} {version!r}".encode(), digest_size=12).hexdigest()
@@ -317,6 +319,7 @@ class StoreLock:
                     self._beats, last = self._beats + 1, time.monotonic()
                     filesystem(self._path).pipe_file(str(self._path), self._content())
             except Exception:
+                # An unreachable store loses the lock only once others may have taken it.
                 lost = time.monotonic() - last > STALE
             if lost:
                 print(f"{self._path}: another process has taken over this lock. Stopping.", file=sys.stderr, flush=True)

@@ -222,6 +222,7 @@ class Corpus:
         context = BatchContext(objective, data["layout"], seed, batch_size, data["length"], _rows(rows, batch_size))
         if data["layout"] == "stream" and objective.two_segments:
             segments = self._builder.segments(self._streams["train"], data["length"])
+            # With both ways, half of the lanes read backwards.
             lanes = batch_size // 2 if objective.both_ways else batch_size
             batches = SegmentBatches(context, segments, lanes, data["shuffle"], objective.both_ways)
         elif data["layout"] == "stream":
@@ -260,12 +261,14 @@ class Corpus:
             batches = EvalStream(context, stream, whole.tokens)
         else:
             parts = [part for part in self._splits[split] if part.stream.tokens]
+            # Behind control codes each source is scored by itself.
             if any(part.source.code for part in parts):
                 whole = sum((count_targets(part.stream, self.tokenizer) for part in parts), NOTHING)
             how = {"layout": layout, "length": length, "overlap": length - stride}
             batches = EvalRows(context, self._builder.evaluation(stream, parts, **how))
             if layout == "document":
-                whole = whole._replace(tokens=whole.tokens - whole.documents)  # end tokens are read, not predicted
+                # End tokens are read, not predicted.
+                whole = whole._replace(tokens=whole.tokens - whole.documents)
         if not len(batches):
             raise DataError(f"split {split}: no token to score. Give it more text.")
         return Evaluation(batches, whole, self.tokenizer, limit=limit, prefetch=self._data["prefetch"])
@@ -304,6 +307,7 @@ def _read_documents(part: Part, sentences: str = "") -> Iterator[Document]:
 def _originals(part: Part, numbers: Sequence[int]) -> list[str]:
     """Target texts of the documents of these numbers, in order, read from their source again."""
     pairs = (document.texts for document in _read_documents(part) if document.texts)  # stores skip empty documents
+    # Read up to the last one that is wanted.
     wanted = set(numbers)
     read = enumerate(itertools.islice(pairs, numbers[-1] + 1))
     found = ["".join(target) for number, (_, target) in read if number in wanted]

@@ -41,6 +41,7 @@ def check_copies(splits: Mapping[str, Sequence[Part]]) -> None:
     Sources are compared one by one and all together; what was held out of training sources counts as theirs.
     """
     held = [part for part in splits.get("validation", ()) if part.split == HELD]
+    # A source's text is what was kept of it and what was held out.
     groups = [[part, *(other for other in held if other.source is part.source)] for part in splits["train"]]
     groups.append([*splits["train"], *held])
     for name in SPLITS[1:]:

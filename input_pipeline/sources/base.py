@@ -95,6 +95,7 @@ class Source:
 
     def shared(self, other: "Source") -> str:
         """Name of something that both sources read; empty if nothing is known to be."""
+        # Real paths see through links. Disjoint ranges of bytes of one file share nothing.
         both = set(map(os.path.realpath, self.paths())) & set(map(os.path.realpath, other.paths()))
         meet = max(self.start, other.start) < min(end or sys.maxsize for end in (self.end, other.end))
         return min(both) if both and meet else self.spec if self.spec == other.spec else ""
@@ -124,6 +125,7 @@ def split_chunks(blocks: Iterable[str], limit: int = CHUNK) -> Iterator[str]:
     rest = ""
     for block in blocks:
         rest += block
+        # A longer text than the limit is at hand, so that where it is cut does not depend on the blocks.
         while len(rest) > limit:
             cut = _last_line_start(rest, limit) or max(rest.rfind(" ", 1, limit), 0) or limit
             yield rest[:cut]

@@ -62,6 +62,7 @@ class Files(Source):
         if is_remote(pattern):
             return glob_store(pattern)
         found = {}
+        # Shortest names first: the first name of a file is the one that stays.
         for path in sorted(glob.glob(pattern, recursive=True), key=lambda path: (path.count(os.sep), path)):
             if not os.path.isdir(path):
                 found.setdefault(os.path.realpath(path), path)
@@ -97,6 +98,7 @@ class Files(Source):
         """
         if self.read not in (text.whole_file, text.joined_file) or not holdout:
             return self
+        # Names are hashed, so that a file stays in its split when others are added.
         total, held_out = 0, 0
         for path, (size, _) in self._find().items():
             size = max(0, min(size, self.end or sys.maxsize) - self.start)
@@ -111,6 +113,7 @@ class Files(Source):
         self.files()  # raises if there is none
         for path, (size, _) in self._find().items():
             name = self._name(path)
+            # A compressed file can only be read from its beginning.
             if text.is_compressed(path) or not self.splits:
                 yield Span(path, name, self.start, self.end, size)
                 continue

@@ -59,6 +59,7 @@ def _zstd_blocks(file: BinaryIO, new_frame: Callable) -> Iterator[bytes]:
     while packed := packed or file.read(PACKED):
         frame = frame or new_frame()
         yield frame.decompress(packed)
+        # Bytes behind the end of a frame begin the next.
         packed = frame.unused_data
         frame = None if frame.eof else frame
     if frame:
@@ -102,7 +103,8 @@ def joined_file(span: Span) -> Iterator[Document]:
 
 
 def _without_line_ends(blocks: Iterable[str]) -> Iterator[str]:
-    carried = ""  # "\r" may be the first half of a line end
+    # A block's last "\r" may be the first half of a line end, so it waits for the next block.
+    carried = ""
     for block in blocks:
         block = carried + block
         carried = "\r" * block.endswith("\r")
@@ -115,12 +117,14 @@ def divided_file(span: Span, holdout: float, read: Callable[[Span], Iterator[Doc
 
     The cut is at a line's start if there is one, else at a character's.
     """
+    # A compressed file shows its size only when read.
     with open_bytes(span.path, span.start) as stream:
         limit = sys.maxsize if span.end is None else span.end - span.start
         size = 0
         while block := stream.read(min(CHUNK, limit - size)):
             size += len(block)
     wanted = int(size * (1 - holdout))
+    # Cut where the next line begins, unless none begins before the end.
     with open_bytes(span.path, span.start + wanted) as stream:
         line = stream.read(min(CHUNK, size - wanted)).find(b"\n") + 1
     cut = span.start + wanted + (line if 0 < line < size - wanted else 0)

@@ -108,6 +108,7 @@ class TensorFlowDataset(Source):
 
     def spans(self, target: int) -> Iterator[Span]:
         count, total = len(self._records), sum(file.size for file in self.files())
+        # Sizes of records are unknown: bytes are divided evenly.
         step = max(1, count * target // max(total, 1))
         for start in range(0, count, step):
             end = min(start + step, count)

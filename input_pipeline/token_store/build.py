@@ -11,7 +11,6 @@ from input_pipeline.errors import DataError
 from input_pipeline.io import lock, read_json, remove_partial, writable, write_json
 from input_pipeline.processes import cores, die_with_parent, workers_start
 from input_pipeline.sources.base import File, Source, Span
-from input_pipeline.sources.text import is_compressed
 from input_pipeline.token_store.store import MANIFEST, READ, SPLITS, Store
 from input_pipeline.token_store.writer import Job, describe, encode, record_path, text_digest
 from input_pipeline.tokenizers.base import Tokenizer
@@ -86,6 +85,7 @@ def _build(source: Source, saved: Path, folder: Path, settings: dict, report, wo
 
 def divide(source: Source, files: Sequence[File]) -> Iterator[tuple[Span, ...]]:
     """The spans of a source in parts of similar size; the same for the same files."""
+    # Not of the number of processes: a store is the same however it is made.
     target = max(PART_BYTES, sum(file.size for file in files) // MAX_PARTS)
     part, size = [], 0
     for span in source.spans(target):
@@ -100,16 +100,11 @@ def divide(source: Source, files: Sequence[File]) -> Iterator[tuple[Span, ...]]:
 
 def _run(jobs: list[Job], records: dict[int, dict], report, workers: Workers) -> None:
     """Has the jobs done, and puts their records into `records`."""
-    total = len(jobs) + len(records)
-    if records:
-        report(f"{len(records)} of {total} parts are there already")
     if not jobs:
         return
-    spec, start, reported, tokens = jobs[0].source.spec, time.monotonic(), 0.0, 0
-    spans = [span for job in jobs for span in job.spans]
-    compressed = ", compressed" * all(is_compressed(span.path) for span in spans)
-    megabytes = sum(span.size for span in spans) / 1e6
-    report(f"tokenising {spec}: {len(jobs)} part{'s' * (len(jobs) > 1)} of {megabytes:,.3g} MB{compressed}")
+    total, spec, start, reported, tokens = len(jobs) + len(records), jobs[0].source.spec, time.monotonic(), 0.0, 0
+    megabytes = sum(span.size for job in jobs for span in job.spans) / 1e6
+    report(f"tokenising {spec}: {len(jobs)} of {total} parts, {megabytes:,.3g} MB")
     with contextlib.closing(workers(jobs)) as done:
         for number, record in done:
             records[number] = record
@@ -134,6 +129,7 @@ def processes(count: int = 0) -> Workers:
             return
         with contextlib.ExitStack() as stack:
             with workers_start():
+                # A fork of a process that runs JAX may deadlock.
                 context = multiprocessing.get_context("spawn")
                 pool = stack.enter_context(ProcessPoolExecutor(workers, context, initializer=die_with_parent))
                 stack.callback(pool.shutdown, cancel_futures=True)  # before the pool would wait for all parts

@@ -95,6 +95,7 @@ class Shard(NamedTuple):
         """Type and shape of a file's array."""
         if kind == TOKENS:
             return self.layout.dtype, (self.counts.tokens,)
+        # Ends are cumulative, so that a bisection finds what holds a token.
         if kind == SENTENCES:
             return np.dtype("<i8"), (self.sentences,)
         return np.dtype("<i8"), (self.counts.documents, 4 if kind == DOCUMENTS else len(self.layout.fields))

@@ -26,6 +26,7 @@ class Stream:
         self.shards = tuple(shards)
         self.counts = sum((shard.counts for shard in shards), NOTHING)
         self.bare_tokens = sum(shard.bare for shard in shards)
+        # Where each shard ends, in tokens, bare tokens and documents of the stream: found by bisection.
         self._ends = list(itertools.accumulate(shard.counts.tokens for shard in shards))
         self._bare_ends = list(itertools.accumulate(shard.bare for shard in shards))
         self._document_ends = list(itertools.accumulate(shard.counts.documents for shard in shards))
@@ -53,6 +54,7 @@ class Stream:
 
         The sum over several streams is that of their union.
         """
+        # A sum of 128-bit hashes does not depend on their order.
         total = 0
         for shard in self.shards:
             ids = shard.open(TOKENS)
@@ -100,6 +102,7 @@ class Stream:
     def sentences(self, number: int) -> np.ndarray:
         """Ends of a document's sentences, in ids from its first one, int64 [sentences], if the store keeps them."""
         index, within = self._place(number)
+        # The file counts from the part's beginning; a row of DOCUMENTS says where a document's sentences are in it.
         ends = self._open(index, DOCUMENTS)
         begin, before = (int(ends[within - 1, 0]), int(ends[within - 1, 3])) if within else (0, 0)
         return self._open(index, SENTENCES)[before : int(ends[within, 3])] - (begin + self.shards[index].layout.end)
@@ -110,6 +113,7 @@ class Stream:
         names = self.shards[index].layout.fields
         if not names:
             return {}
+        # A field begins where the one before it ends, the first where the document does.
         start, _ = self.document(number)
         ends = [start, *(self._open(index, FIELDS)[within] + _before(self._ends, index)).tolist()]
         return {name: (a, b - a) for name, (a, b) in zip(names, itertools.pairwise(ends), strict=True)}

@@ -119,6 +119,7 @@ def _batches(source: Source, spans: Iterable[Span], sentences: str) -> Iterator[
     for place, texts in documents(source, spans, sentences):
         for chunks in texts:
             for text in chunks:
+                # Only a document's first piece has its place; the others continue it.
                 pieces.append(Piece(place, text, ends))
                 place, size = None, size + len(text)
                 if size > BATCH:
