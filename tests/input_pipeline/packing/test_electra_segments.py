@@ -12,15 +12,10 @@ LENGTH = 24
 NAMES = ("originals", "types", "segments", "token_weights")
 
 
-def tables(documents):
-    """Bounds of sentences and of documents, from sizes of sentences."""
-    sizes = [size for document in documents for size in document]
-    return np.cumsum([0, *sizes]), np.cumsum([0, *map(len, documents)])
-
-
-def rows_of(parts):
-    """(tokens of the first segment, of the second) of each row of a plan, as places in the text."""
-    parts = list(parts)
+def split(sizes, length, seed):
+    """(tokens of the first segment, of the second) of each row of the plan, as places in the text."""
+    bounds = np.cumsum([0, *itertools.chain.from_iterable(sizes)])
+    parts = list(electra_segments.split(bounds, np.cumsum([0, *map(len, sizes)]), length, seed))
     first, starts, sizes, second = (np.concatenate(column) for column in zip(*parts, strict=True))
     for begin, end in itertools.pairwise(first):
         row = [[], []]
@@ -65,7 +60,7 @@ def test_split_matches_release():
     draw = np.random.default_rng(0)
     documents = [draw.integers(1, 14, draw.integers(1, 40)).tolist() for _ in range(120)] + [[70], [1]]
     expected = token_by_token(documents, LENGTH, seed=7)
-    assert list(rows_of(electra_segments.split(*tables(documents), LENGTH, seed=7))) == expected
+    assert list(split(documents, LENGTH, seed=7)) == expected
     alone = np.mean([not other for _, other in expected])
     assert 0.1 < alone < 0.3 and len(expected) > 500  # documents' ends are alone too
     skipped = [one for one, _ in expected if one and one[-1] - one[0] >= len(one)]

@@ -1,14 +1,12 @@
 """Sentence pairs equal those of the released algorithm."""
 
+import itertools
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from input_pipeline.packing import nsp_pairs
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class Draws(random.Random):
@@ -64,47 +62,30 @@ def released(documents, length, short, passes, seed, swapped=False):
     return made
 
 
-def tables(documents):
-    """Bounds of the sentences and of the documents, as a stream gives them."""
-    sizes = [len(sentence) for document in documents for sentence in document]
-    return np.cumsum([0, *sizes]), np.cumsum([0, *map(len, documents)])
-
-
-def placed(documents):
-    """The same documents, each token its place in the joined text."""
+def place(sizes):
+    """Documents of sentences of these sizes, each token its place in the joined text."""
     count = iter(range(10**9))
-    return [[[next(count) for _ in sentence] for sentence in document] for document in documents]
+    return [[[next(count) for _ in range(size)] for size in document] for document in sizes]
 
 
-@pytest.fixture(scope="module")
-def real():
-    """Words of this project's own pages and modules: a document a file, a sentence a line."""
-    paths = sorted((ROOT / "input_pipeline").rglob("*.py")) + sorted((ROOT / "docs").glob("*.md"))
-    documents = [[line.split() for line in path.read_text().split("\n") if line.split()] for path in paths]
-    return placed([document for document in documents if document])
-
-
-def joined(stretches):
-    """A plan from its stretches."""
-    return nsp_pairs.Plan(*map(np.concatenate, zip(*stretches, strict=True)))
-
-
-def drawn(plan):
-    """The pairs of a plan, as `released` gives them."""
-    rows = zip(*(field.tolist() for field in plan), strict=True)
+def make_pairs(sizes, *options, **more):
+    """The pairs of `nsp_pairs.make_pairs`, as `released` gives them."""
+    bounds = np.cumsum([0, *itertools.chain.from_iterable(sizes)])
+    parts = nsp_pairs.make_pairs(bounds, np.cumsum([0, *map(len, sizes)]), *options, **more)
+    rows = zip(*(np.concatenate(field).tolist() for field in zip(*parts, strict=True)), strict=True)
     return [(list(range(a, a + n)), list(range(b, b + m)), is_random) for a, n, b, m, is_random in rows]
 
 
 @pytest.mark.parametrize("swapped", [False, True], ids=["random", "swapped"])
 @pytest.mark.parametrize(("length", "short", "passes"), [(128, 0.1, 2), (16, 0.5, 3), (5, 1.0, 1)])
-def test_make_pairs_matches_release(real, length, short, passes, swapped, monkeypatch):
+def test_make_pairs_matches_release(length, short, passes, swapped, monkeypatch):
     monkeypatch.setattr(nsp_pairs, "BLOCK", 10)
-    plan = joined(nsp_pairs.make_pairs(*tables(real), length, short, passes, swapped, seed=7))
-    assert drawn(plan) == released(real, length, short, passes, 7, swapped)
+    draw = np.random.default_rng(0)
+    sizes = [draw.geometric(0.1, draw.integers(1, 60)).tolist() for _ in range(60)]
+    pairs = make_pairs(sizes, length, short, passes, swapped, seed=7)
+    assert pairs == released(place(sizes), length, short, passes, 7, swapped)
 
 
 def test_make_pairs_lone_document():
-    documents = placed([[[0] * 3, [0] * 2, [0] * 9]])
-    assert drawn(joined(nsp_pairs.make_pairs(*tables(documents), 12, 0.1, 4))) == released(
-        documents, 12, 0.1, 4, nsp_pairs.SEED
-    )
+    sizes = [[3, 2, 9]]
+    assert make_pairs(sizes, 12, 0.1, 4) == released(place(sizes), 12, 0.1, 4, nsp_pairs.SEED)
