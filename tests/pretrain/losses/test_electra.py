@@ -180,14 +180,8 @@ def test_recall_of_constant_discriminator():
     } == set(terms)
 
 
-def test_samples_by_key():
-    spec, params, batch = made()
-    score = jax.jit(functools.partial(scored, spec))
-    drawn = [float(score(params, batch, key)["rtd"]) for key in (None, None, *jax.random.split(jax.random.key(0), 3))]
-    assert drawn[0] == drawn[1] and len(set(drawn)) == 4
-
-
-@pytest.mark.parametrize("head", ["tokens", pytest.param("copied", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["tokens", "copied"])
 def test_discriminator_predicts_tokens(head):
     spec, params, batch = made(head)
     sums = jax.jit(functools.partial(scored, spec))(params, batch)
@@ -196,6 +190,7 @@ def test_discriminator_predicts_tokens(head):
     assert np.abs(gradient["head_bias"]).max() > 0 and ("copier" in gradient) == (head == "copied")
 
 
+@pytest.mark.slow
 def test_replacements_without_generator():
     spec = TrainSpec.build_abstract(small(model__generator_size=0.0))
     params, batch = initial(spec), drawn_batch(spec)

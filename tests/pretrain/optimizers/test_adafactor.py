@@ -1,35 +1,14 @@
 """Adafactor against its paper and against optax's own, of the matrices as they are on paper; on meshes too."""
 
-import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-import pytest
-from named import leaves, run
+from named import run
 
 from configs import common
 from models.layers.init import path_name
 from pretrain.step.train_spec import TrainSpec
-
-
-def test_adafactor_factors_each_layer():
-    """The order of operations of T5 (systems: factor, clip the update's RMS at 1, scale by RMS of the parameter)."""
-    rng = np.random.default_rng(1)
-    p, g = (rng.normal(size=(2, 128, 160)) * s for s in (0.05, 1.0))
-
-    def tree(a):
-        return {"layers": {"kernel": jnp.asarray(a, jnp.float32)}}
-
-    got = leaves(run(tree(p), [tree(g)], name="adafactor"))["layers/kernel"]
-    for layer in range(2):
-        square = g[layer] ** 2 + 1e-30
-        v = np.outer(square.mean(1), square.mean(0)) / square.mean()
-        u = g[layer] / np.sqrt(v)
-        u /= max(1.0, np.sqrt((u**2).mean()))
-        expected = p[layer] - 0.1 * max(1e-3, np.sqrt((p[layer] ** 2).mean())) * u
-        np.testing.assert_allclose(got[layer], expected, atol=1e-6)
 
 
 def adafactor_on_paper(p, gradients, rate):
@@ -97,63 +76,3 @@ def test_adafactor_state_sharding():
     assert not whole
     (columns,) = (leaf for name, leaf in named.items() if name.endswith("v_col/layers/feed_forward/in/kernel"))
     assert columns.sharding.shard_shape(columns.shape) == (6, 512)
-
-
-def small_factored(**mesh):
-    """Every kind of parameter, and matrices just large enough to factor; its 259 rows divide over nothing."""
-    config = t5_small(**mesh)
-    config.model.update(vocab_size=259, context=16, layers=2, width=128, heads=4, ff=256, tied_head=False)
-    config.model.update(norm="layer", positions="learned", attention_bias=True, ff_bias=True, dtype="float32")
-    config.optimizer.clip = 0.0
-    config.schedule.update(kind="constant", warmup=0, peak=0.1)
-    return config
-
-
-def by_optax(params, gradients):
-    """optax's own Adafactor, of every tensor on its own and as it is on paper."""
-    tx = optax.adafactor(0.1)
-
-    def one(path, param, *gradients):
-        name, layers = path_name(path), "layers" in path_name(path).split("/")
-        tensors = zip(*(a if layers else a[None] for a in (param, *gradients)), strict=True)
-        return jnp.stack([alone(name, *tensor) for tensor in tensors]).reshape(param.shape)
-
-    def alone(name, param, *gradients):
-        shape = (-1,)
-        if not name.endswith(("bias", "scale")):
-            shape = (-1, param.shape[-1]) if "output" in name else (param.shape[0], -1)
-        param, state = param.reshape(shape), tx.init(param.reshape(shape))
-        for gradient in gradients:
-            change, state = tx.update(gradient.reshape(shape), state, param)
-            param = param + change
-        return param
-
-    return jax.tree_util.tree_map_with_path(one, params, *gradients)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "mesh",
-    [*(pytest.param(one, marks=pytest.mark.slow) for one in ({"fsdp": 8}, {"tensor": 4})), {"fsdp": 2, "tensor": 2}],
-)
-def test_adafactor_on_mesh_equals_optax(mesh):
-    config = small_factored(**mesh)
-    spec = TrainSpec.build(config, jax.devices()[: math.prod(mesh.values())])
-    shapes, rng = spec.checkpoint_shapes(8), np.random.default_rng(3)
-
-    def draw(scale):
-        return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * scale, jnp.float32), shapes.params)
-
-    def place(tree, like):
-        return jax.tree.map(lambda a, leaf: jax.device_put(a, leaf.sharding), tree, like)
-
-    params, gradients = draw(0.05), [draw(scale) for scale in (1.0, 3.0, 0.1)]
-    tx, got = spec.optimizer, place(params, shapes.params)
-    state = place(tx.init(params), shapes.opt_state)
-    update = jax.jit(tx.update)
-    for gradient in gradients:
-        change, state = update(place(gradient, shapes.params), state, got)
-        got = jax.tree.map(jnp.add, got, change)
-    expected = leaves(by_optax(params, gradients))
-    for name, value in leaves(got).items():
-        np.testing.assert_allclose(value, expected[name], atol=1e-6, err_msg=name)

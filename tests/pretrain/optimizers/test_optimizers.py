@@ -46,16 +46,15 @@ def test_adamw_formula(correction):
         np.testing.assert_allclose(got[name], p, atol=2e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("gradient", [0.1, np.nan])
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
-def test_bad_update_changes_no_state(name, gradient):
+def test_bad_update_changes_no_state(name):
     params, gradients = params_and_gradients(1)
     config = common.base()
     config.optimizer.update(name=name)
     tx = optimizers.build(config.optimizer, config.schedule, 100, named(params))
     update = jax.jit(lambda gradient, state, good: tx.update(gradient, state, params, good=good)[1])
     before = update(gradients[0], tx.init(params), True)
-    after = update(jax.tree.map(lambda g: jnp.full_like(g, gradient), gradients[0]), before, False)
+    after = update(jax.tree.map(lambda g: jnp.full_like(g, np.nan), gradients[0]), before, False)
     jax.tree.map(np.testing.assert_array_equal, before, after)
     changed = update(gradients[0], before, True)
     assert not all(jax.tree.leaves(jax.tree.map(np.array_equal, before, changed)))
@@ -174,9 +173,7 @@ def test_clip_by_global_norm():
 @pytest.mark.parametrize(
     ("section", "change", "key"),
     [
-        ("optimizer", {"name": "adam"}, "config.optimizer.name"),
         ("optimizer", {"decay": "some"}, "config.optimizer.decay"),
-        ("schedule", {"kind": "cosinus"}, "config.schedule.kind"),
         ("schedule", {"kind": "linear", "warmup": 500}, "config.schedule.warmup=500"),
     ],
 )

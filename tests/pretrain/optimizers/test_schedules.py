@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from configs import common
-from pretrain.errors import UserError
 from pretrain.optimizers.schedules import schedule, warn_of_change, warn_of_end, warn_of_unused_keys
 
 
@@ -81,10 +80,3 @@ def test_unused_schedule_keys_warn():
     assert "config.schedule.hold=5" in warning and "config.schedule.beneath_warmup=True" in warning
     config.schedule.update(kind="rsqrt", beneath_warmup=False)
     assert warn_of_unused_keys(config) is None
-
-
-@pytest.mark.parametrize(("decay_steps", "key"), [(4, "config.schedule.decay_steps"), (0, "config.train.steps")])
-def test_warmup_beyond_schedule(decay_steps, key):
-    options = common.base().schedule.to_dict() | {"kind": "linear", "warmup": 5, "decay_steps": decay_steps}
-    with pytest.raises(UserError, match=f"config.schedule.warmup=5.* raise {key}"):
-        schedule(options, 4)

@@ -92,16 +92,6 @@ def test_padding_changes_no_result(name):
 
 
 @pytest.mark.slow
-def test_padding_gives_equal_shares():
-    _, state, _ = train(decoder("adamw"), TENSOR, updates=1)
-    tables = [leaf for leaf in jax.tree.leaves((state.params, state.opt_state)) if leaf.shape[:1] == (68,)]
-    assert len(tables) == 3 * 3  # token table, head and its bias: parameters and both moments
-    for table in tables:
-        assert {shard.data.shape[0] for shard in table.addressable_shards} == {17}
-        np.testing.assert_array_equal(np.asarray(table)[VOCABULARY:], 0)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("make", mostly([decoder, recurrent], recurrent), ids=["decoder", "adaptive"])
 def test_checkpoint_fits_every_mesh(make, workdir):
     """Saved on one device, restored and saved on four, restored on a mixture: every leaf the same."""

@@ -101,13 +101,6 @@ def test_gradient_is_that_of_the_sum_of_means(masked):
         np.testing.assert_allclose(old - np.asarray(new), g, atol=2e-6)
 
 
-@pytest.mark.slow
-def test_tokens_read_count_both_sides():
-    batch = ragged(TrainSpec.build_abstract(small("spans")), 0)
-    read = reference("spans")[0][0, -1]
-    assert read == sum((batch[name] > 0).sum() for name in ("segments", "input_segments"))
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_objective_reads_the_features_that_its_corruption_declares(case):
     spec = TrainSpec.build_abstract(config_of(case))

@@ -41,9 +41,10 @@ def test_rows_are_written_before_a_checkpoint(tmp_path, text, signals, monkeypat
 
 
 def test_start_without_steps_deletes_no_checkpoint(whole, tmp_path, text, signals, capsys):
-    """Nor the best one, if validations are made otherwise now."""
+    """Nor the best one, if validations are made otherwise now; and the folder keeps the run's own config."""
     workdir = shutil.copytree(whole, tmp_path / "run")
-    assert train_here(workdir, text, evaluate__batches=2, checkpoint__keep=1) == 0
+    assert train_here(workdir, text, evaluate__batches=2, checkpoint__keep=1, schedule__decay_steps=500) == 0
+    assert (workdir / "config.json").read_text() == (whole / "config.json").read_text()
     said = capsys.readouterr().err
     assert f"all {STEPS} steps are done" in said and "nothing is evaluated again" in said
     assert Workdir(str(workdir)).steps() == Workdir(str(whole)).steps()

@@ -26,14 +26,3 @@ def test_losses_of_another_term_are_not_compared(tmp_path, text, signals, capsys
     assert cost(8) > nats
     found = Checkpoints(str(tmp_path))
     assert (found.steps(), found.find("best")) == ([8], 8)
-
-
-def test_start_without_steps_changes_no_config(tmp_path, text, signals, capsys):
-    """Its length of the schedule once became the run's, by which the next start trained without a word."""
-    assert train_here(tmp_path, text, train__steps=8) == 0
-    before = (tmp_path / "config.json").read_text()
-    assert train_here(tmp_path, text, train__steps=8, schedule__decay_steps=500) == 0
-    assert (tmp_path / "config.json").read_text() == before
-    capsys.readouterr()
-    assert train_here(tmp_path, text, train__steps=9, schedule__decay_steps=500) == 0
-    assert "warning: config.schedule.decay_steps" in capsys.readouterr().err

@@ -2,13 +2,12 @@
 
 import jax
 import pytest
-from runs import SMALL
+from runs import train_here
 
 from pretrain import config as configs
 from pretrain.costs.flops import flops_per_token
 from pretrain.step.train_spec import TrainSpec
 from pretrain.training.throughput import Throughput
-from pretrain.training.trainer import train
 
 
 class Seconds:
@@ -59,26 +58,9 @@ def test_throughput_of_steps_that_are_done_early():
         assert rates.read()["tokens_per_second"] == 256
 
 
-@pytest.fixture
-def run(text, tmp_path, signals):
-    def run(**changes):
-        keys = SMALL | {
-            "data.train": f"text:{text}/*.py",
-            "train.steps": "8",
-            "evaluate.every": 2,
-            "schedule.warmup": 2,
-        }
-        keys |= {k.replace("__", "."): v for k, v in changes.items()}
-        config = configs.load("configs/quickstart.py:tiny", [(key, str(value)) for key, value in keys.items()])
-        assert train(config, str(tmp_path)) == 0
-        return tmp_path
-
-    return run
-
-
 @pytest.mark.slow
-def test_profiler_of_resumed_run(run, capsys):
-    run(train__steps=4, evaluate__every=0)
-    folder = run(train__steps=6, evaluate__every=0, log__profile="(3, 6)")
+def test_profiler_of_resumed_run(tmp_path, text, capsys):
+    for steps in (4, 6):
+        assert train_here(tmp_path, text, train__steps=steps, evaluate__every=0, log__profile="(3, 6)") == 0
     assert "trace of steps 5 to 6" in capsys.readouterr().err
-    assert len(list(folder.rglob("*.xplane.pb"))) == 1
+    assert len(list(tmp_path.rglob("*.xplane.pb"))) == 2
