@@ -1,6 +1,5 @@
 """Adafactor against its paper and against optax's own, of the matrices as they are on paper; on meshes too."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
