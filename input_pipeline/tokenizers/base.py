@@ -83,12 +83,12 @@ class Tokenizer(abc.ABC):
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`. Special ids have no text."""
 
-    @abc.abstractmethod
     def decoder(self, before: Iterable[int] = (), text: str = "") -> "Decoder":
         """Decodes ids one at a time: their addition to `text`, whose ids are `before`.
 
         Words that are joined by spaces begin with one, unless `text` ends with a space that its ids have lost.
         """
+        return Decoder(self, before, text)
 
     def continuation(self, before: Iterable[int], ids: Iterable[int], text: str = "") -> str:
         """The addition of `ids` to `text`, as from `decoder`."""
@@ -117,29 +117,46 @@ def extend(tokenizer: Tokenizer, names: Sequence[str], sentinels: int) -> Tokeni
     return extended
 
 
-class Decoder(abc.ABC):
-    """Text of ids that arrive one at a time: the results of `feed`, then of `finish`, joined."""
+class Decoder:
+    """Text of ids that arrive one at a time: the results of `feed`, then of `finish`, joined.
 
-    @abc.abstractmethod
+    Decodes everything again with each id, since a token's text may depend on those before it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, before: Iterable[int], text: str):
+        self._tokenizer, self._ids = tokenizer, list(before)
+        self._shown = tokenizer.decode(self._ids)
+        # Whether `text` ends with a space that the ids have lost.
+        self._spaced = text[-1:].isspace() and not self._shown[-1:].isspace()
+
     def feed(self, token: int) -> str:
         """The text that became certain with `token`; a character appears with its last byte."""
+        self._ids.append(int(token))
+        text = self._tokenizer.decode(self._ids)
+        # U+FFFD may become a character, and a word's spelling may change, with the next id.
+        if text.endswith("\ufffd") or not text.startswith(self._shown):
+            return ""
+        return self._new(text)
 
-    @abc.abstractmethod
     def finish(self) -> str:
         """The rest of the text."""
+        return self._new(self._tokenizer.decode(self._ids))
+
+    def _new(self, text: str) -> str:
+        new, self._shown = text[len(self._shown) :], text
+        if new and self._spaced:
+            new, self._spaced = new.removeprefix(" "), False
+        return new
 
 
 class ByteExact(Tokenizer):
-    """A tokenizer whose ids have fixed bytes, `token_bytes`; those of special ids are empty."""
+    """A tokenizer whose ids have fixed bytes, `token_bytes`; those of special ids are empty.
 
-    def __init__(
-        self,
-        token_bytes: Sequence[bytes],
-        special: Mapping[str, int],
-        fingerprint: str,
-        sentinels: tuple[int, ...] = (),
-    ):
-        super().__init__(len(token_bytes), special, fingerprint, sentinels)
+    names: special, fingerprint and sentinels, as of `Tokenizer`.
+    """
+
+    def __init__(self, token_bytes: Sequence[bytes], *names):
+        super().__init__(len(token_bytes), *names)
         self._bytes = list(token_bytes)
         self.byte_lengths = np.array([len(data) for data in token_bytes], np.int32)
         self.continues = np.array([bool(data) and not data[:1].isspace() for data in token_bytes])
@@ -159,6 +176,8 @@ class ByteExact(Tokenizer):
 
 
 class _ByteDecoder(Decoder):
+    """Decodes without what came before: an id's bytes are always the same."""
+
     def __init__(self, tokenizer: ByteExact):
         self._tokenizer = tokenizer
         self._text = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -181,42 +200,12 @@ class Rewriting(Tokenizer):
         """The text of `ids`, joined by the tokenizer. Special ids and ids beyond the vocabulary have none."""
         return self.join([i for i in map(int, ids) if 0 <= i < self._added and i != self.end_id])
 
-    def decoder(self, before: Iterable[int] = (), text: str = "") -> Decoder:
-        return _PrefixDecoder(self, before, text)
-
-
-class _PrefixDecoder(Decoder):
-    """Decodes everything again with each id, since a token's text depends on those before it."""
-
-    def __init__(self, tokenizer: Rewriting, before: Iterable[int], text: str):
-        self._tokenizer, self._ids = tokenizer, list(before)
-        self._shown = tokenizer.decode(self._ids)
-        # Whether `text` ends with a space that the ids have lost.
-        self._spaced = text[-1:].isspace() and not self._shown[-1:].isspace()
-
-    def feed(self, token: int) -> str:
-        self._ids.append(int(token))
-        text = self._tokenizer.decode(self._ids)
-        # U+FFFD may become a character, and a word's spelling may change, with the next id.
-        if text.endswith("\ufffd") or not text.startswith(self._shown):
-            return ""
-        return self._new(text)
-
-    def finish(self) -> str:
-        return self._new(self._tokenizer.decode(self._ids))
-
-    def _new(self, text: str) -> str:
-        new, self._shown = text[len(self._shown) :], text
-        if new and self._spaced:
-            new, self._spaced = new.removeprefix(" "), False
-        return new
-
 
 class Bytes(ByteExact):
     """The 256 bytes, and the end token (256)."""
 
     def __init__(self):
-        super().__init__([bytes([b]) for b in range(256)] + [b""], {"end": 256}, fingerprint="bytes")
+        super().__init__([bytes([b]) for b in range(256)] + [b""], {"end": 256}, "bytes")
 
     def encode(self, text: str | bytes) -> np.ndarray:
         """Ids of `text`, int32 [n]. The only tokenizer that also takes bytes, for images."""

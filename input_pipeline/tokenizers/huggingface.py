@@ -33,20 +33,22 @@ def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) 
         spec = {**LEFT_OUT, **json.loads(path.read_text(encoding="utf-8"))}
         spec["model"]["type"] = kind_of(spec)
         _hide_special(spec)
+        # BPE's dropout is for training: with it, ids would be random.
         if spec["model"].get("dropout"):
-            spec["model"]["dropout"] = None  # else ids would be random
+            spec["model"]["dropout"] = None
         model = tokenizers.Tokenizer.from_str(json.dumps(spec))
     except Exception as error:  # the library's errors have no common type
         raise DataError(f"{path} is no tokenizer.json ({error}). Save one with tokenizer.save(...).") from error
-    model.encode_special_tokens = True  # "<|endoftext|>" within a text is text
+    # "<|endoftext|>" within a text is text.
+    model.encode_special_tokens = True
     model.no_truncation()
     model.no_padding()
-    named, sentinels = _special(spec, model)
-    special = named | _by_role(spec, model, roles or {})
+    named, sentinels = _special(spec, model, {})
+    special, _ = _special(spec, model, roles or {})
     fingerprint = fingerprint_of(path) + (json.dumps(roles, sort_keys=True) if special != named else "")
     if not unknown and _keeps_text(spec):
         return ByteLevel(model, spec, special, fingerprint, sentinels)
-    return RewritingHuggingFace(model, spec, special, fingerprint + unknown, sentinels, unknown)
+    return RewritingHuggingFace(model, spec, unknown, special, fingerprint + unknown, sentinels)
 
 
 def kind_of(spec: Mapping) -> str:
@@ -79,20 +81,14 @@ def _hide_special(spec: dict) -> None:
         spec["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
 
 
-def _special(spec: dict, model) -> tuple[dict[str, int], tuple[int, ...]]:
-    """Special ids by name, and sentinels: of added tokens, except the end and the unknown one."""
+def _special(spec: dict, model, roles: Mapping[str, str]) -> tuple[dict[str, int], tuple[int, ...]]:
+    """Special ids by name, and sentinels: of added tokens, except the end and the unknown one. `roles` come first."""
     added = {token["content"]: token["id"] for token in spec["added_tokens"]}
+    by_role = {name: model.token_to_id(token) if name == "end" else added.get(token) for name, token in roles.items()}
     own = {"end": special_ids(model.token_to_id).get("end"), "unknown": _unknown(spec, model)}
-    found = {**special_ids(added.get), **{name: i for name, i in own.items() if i is not None}}
-    found |= {name: i for name, i in added.items() if is_code(name)}
-    return found, sentinel_ids(added.get)
-
-
-def _by_role(spec: dict, model, roles: Mapping[str, str]) -> dict[str, int]:
-    """Special ids of `roles`: of added tokens, except the end."""
-    added = {token["content"]: token["id"] for token in spec["added_tokens"]}
-    found = {name: model.token_to_id(token) if name == "end" else added.get(token) for name, token in roles.items()}
-    return {name: i for name, i in found.items() if i is not None}
+    codes = {name: i for name, i in added.items() if is_code(name)}
+    found = {**special_ids(added.get), **{name: i for name, i in own.items() if i is not None}, **codes}
+    return found | {name: i for name, i in by_role.items() if i is not None}, sentinel_ids(added.get)
 
 
 def _unknown(spec: dict, model) -> int | None:
@@ -108,6 +104,7 @@ def _continues(spec: dict, model, special: Mapping[str, int]) -> np.ndarray | No
         continues[[i for token, i in vocabulary.items() if token.startswith(prefix)]] = True
     elif any(token.startswith(META_SPACE) for token in vocabulary):
         continues[[i for token, i in vocabulary.items() if not token.startswith(META_SPACE)]] = True
+        # Special tokens have no space and begin a word all the same.
         continues[[*special.values(), *(token["id"] for token in spec["added_tokens"])]] = False
     else:
         return None
@@ -120,6 +117,7 @@ def _size(model) -> int:
 
 
 def _keeps_text(spec: dict) -> bool:
+    # Older files have one step, newer ones a sequence.
     before = spec["pre_tokenizer"] or {}
     steps = before.get("pretokenizers", [before])
     byte_level = [step for step in steps if step.get("type") == "ByteLevel"]
@@ -141,14 +139,16 @@ def _keeps_text(spec: dict) -> bool:
 class ByteLevel(ByteExact):
     """A byte-level BPE, as GPT-2's: each token is a string of letters, one per byte."""
 
-    def __init__(self, model, spec: dict, special: Mapping[str, int], fingerprint: str, sentinels: tuple[int, ...]):
+    def __init__(self, model, spec: dict, *names):
+        # Ids without an entry, which some files have, are empty.
         table = [b""] * _size(model)
         alphabet = letters()
         for token, i in spec["model"]["vocab"].items():
+            # A token with another letter is one that training added: it stands for itself.
             table[i] = bytes(alphabet[letter] for letter in token) if alphabet.keys() >= set(token) else token.encode()
         for added in spec["added_tokens"]:
             table[added["id"]] = b"" if added["special"] else added["content"].encode("utf-8")
-        super().__init__(table, special, fingerprint, sentinels)
+        super().__init__(table, *names)
         self._model = model
 
     def encode(self, text: str) -> np.ndarray:
@@ -158,12 +158,10 @@ class ByteLevel(ByteExact):
 class RewritingHuggingFace(Rewriting):
     """Any other tokenizer.json; `unknown` is a word of the text that is read as the unknown token."""
 
-    def __init__(
-        self, model, spec: dict, special: Mapping[str, int], fingerprint: str, sentinels: tuple[int, ...], unknown: str
-    ):
-        super().__init__(_size(model), special, fingerprint, sentinels)
+    def __init__(self, model, spec: dict, unknown: str, *names):
+        super().__init__(_size(model), *names)
         self._model, self._unknown = model, unknown
-        self.continues = _continues(spec, model, special)
+        self.continues = _continues(spec, model, self.special)
         self._unknown_id = _unknown(spec, model)
         if unknown and self._unknown_id is None:
             raise DataError(f"tokenizer.unknown={unknown}: the tokenizer has no unknown token. Set it to nothing.")
@@ -171,6 +169,7 @@ class RewritingHuggingFace(Rewriting):
     def encode(self, text: str) -> np.ndarray:
         if not self._unknown:
             return _ids(self._model, text)
+        # The library never sees the word: the text is cut at it, and the unknown id takes its place.
         first, *others = (_ids(self._model, part) for part in text.split(self._unknown))
         return np.concatenate([first, *(np.append(np.int32(self._unknown_id), part) for part in others)])
 

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,8 +45,9 @@ def load(path: Path) -> Tokenizer:
     own = {"end": model.eos_id(), "unknown": model.unk_id(), "pad": model.pad_id()}
     special = {**special_ids(apart.get), **{name: i for name, i in own.items() if i >= 0}}
     sentinels = sentinel_ids(apart.get)
+    # SentencePiece finds user-defined pieces in a text before all others; control pieces it never finds.
     if met := [i for i in (*special.values(), *sentinels) if proto.pieces[i].type == _PIECE.USER_DEFINED]:
-        for i in met:  # else the model would find them in text that spells them
+        for i in met:
             proto.pieces[i].type = _PIECE.CONTROL
         model = library.SentencePieceProcessor(model_proto=proto.SerializeToString())
     kind = SentencePiece if keeps_text(proto) else RewritingSentencePiece
@@ -56,6 +57,7 @@ def load(path: Path) -> Tokenizer:
 def keeps_text(proto) -> bool:
     """Whether any text survives the round trip through a model."""
     normalizer, trainer = proto.normalizer_spec, proto.trainer_spec
+    # Escaped white space is U+2581 in pieces; without it spaces would separate words and be lost.
     return (
         trainer.byte_fallback
         and not normalizer.precompiled_charsmap
@@ -68,22 +70,16 @@ def keeps_text(proto) -> bool:
 class SentencePiece(ByteExact):
     """A model with byte fallback and no normalisation."""
 
-    def __init__(
-        self,
-        proto,
-        model: library.SentencePieceProcessor,
-        special: Mapping[str, int],
-        fingerprint: str,
-        sentinels: tuple[int, ...],
-    ):
-        super().__init__(list(map(_bytes_of, proto.pieces)), special, fingerprint, sentinels)
+    def __init__(self, proto, model: library.SentencePieceProcessor, *names):
+        super().__init__(list(map(_bytes_of, proto.pieces)), *names)
         self._model = model
         self._meta_space = np.array([model.piece_to_id(f"<0x{b:02X}>") for b in META_SPACE.encode()], np.int32)
 
     def encode(self, text: str) -> np.ndarray:
         if META_SPACE not in text:
             return self._model.encode(text, out_type="numpy")
-        pieces = []  # the letter itself is encoded as its bytes
+        # The letter itself is encoded as its three bytes, which no piece with a space can be taken for.
+        pieces = []
         for part in text.split(META_SPACE):
             pieces += [self._meta_space, self._model.encode(part, out_type="numpy")]
         return np.concatenate(pieces[1:])
@@ -91,12 +87,14 @@ class SentencePiece(ByteExact):
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         if any(META_SPACE in text for text in texts):
             return super().encode_all(texts)
-        return self._model.encode(texts, out_type="numpy", num_threads=1)  # a call takes longer than a short line
+        # One call for all: it takes longer than encoding a short line.
+        return self._model.encode(texts, out_type="numpy", num_threads=1)
 
 
 def _bytes_of(piece) -> bytes:
     if piece.type == _PIECE.BYTE:
-        return bytes([int(piece.piece[1:-1], 16)])  # "<0x0A>"
+        # Byte pieces are spelled "<0x0A>".
+        return bytes([int(piece.piece[1:-1], 16)])
     if piece.type in (_PIECE.CONTROL, _PIECE.UNKNOWN, _PIECE.UNUSED):
         return b""
     return piece.piece.replace(META_SPACE, " ").encode("utf-8")
@@ -105,15 +103,8 @@ def _bytes_of(piece) -> bytes:
 class RewritingSentencePiece(Rewriting):
     """A model that normalises text, as T5's or XLNet's."""
 
-    def __init__(
-        self,
-        proto,
-        model: library.SentencePieceProcessor,
-        special: Mapping[str, int],
-        fingerprint: str,
-        sentinels: tuple[int, ...],
-    ):
-        super().__init__(len(proto.pieces), special, fingerprint, sentinels)
+    def __init__(self, proto, model: library.SentencePieceProcessor, *names):
+        super().__init__(len(proto.pieces), *names)
         self._model = model
         self.continues = np.array([p.type in TEXT and not p.piece.startswith(META_SPACE) for p in proto.pieces])
 
@@ -152,7 +143,8 @@ def _train(sentences: Iterable[str], vocab_size: int, algorithm: str, pieces: st
         model_type=algorithm,
         vocab_size=vocab_size,
         byte_fallback=True,
-        required_chars=META_SPACE,  # without its own piece, a space would fall back to bytes of that letter
+        # Without its own piece, a space would fall back to bytes of that letter.
+        required_chars=META_SPACE,
         normalization_rule_name="identity",
         add_dummy_prefix=False,
         remove_extra_whitespaces=False,
@@ -166,7 +158,8 @@ def _train(sentences: Iterable[str], vocab_size: int, algorithm: str, pieces: st
         bos_id=-1,
         pad_id=-1,
         max_sentence_length=1 << 30,
-        num_threads=4,  # fixed: the pieces depend on sums over threads
+        # Fixed, since scores are sums over threads and so depend on their number.
+        num_threads=4,
         minloglevel=3,
     )
     return content.getvalue()
@@ -174,5 +167,6 @@ def _train(sentences: Iterable[str], vocab_size: int, algorithm: str, pieces: st
 
 def _sentences(texts: Iterable[str]) -> Iterator[str]:
     """Lines, each with the white space before it, so that newline and indentation can become one piece."""
+    # Cut before the white space that ends a line; SentencePiece has no pieces across sentences.
     for text in texts:
         yield from filter(None, re.split(r"(?<=\S)(?=[^\S\n]*\n)", text))

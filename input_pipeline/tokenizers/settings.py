@@ -18,7 +18,6 @@ class Kind(NamedTuple):
     settings, into the content of `file`; None: `file` is a copy.
     own: special ids of a tokenizer that needs no file; None: it needs one. train: (texts, *settings `trained`) ->
     content of `file`. of_all_text: trained on all of the text, not on tokenizer.train_bytes of it.
-    padding: the padding id of a trained one, by name.
     """
 
     file: str
@@ -29,7 +28,6 @@ class Kind(NamedTuple):
     train: Callable[..., bytes] | None = None
     trained: Sequence[str] = ()
     of_all_text: bool = False
-    padding: Mapping[str, int] = {}
 
     @property
     def is_tokenizer_json(self) -> bool:
@@ -53,7 +51,6 @@ KINDS = {
         own=tuple(SPECIAL_TOKENS),
         train=wordpiece.train,
         trained=("vocab_size", "cased"),
-        padding={"pad": 0},
     ),
     "bytes": Kind("", Bytes, own=("end",)),
     "symbols": Kind("symbols.json", counts.Symbols, own=(), train=counts.train_symbols, of_all_text=True),
@@ -133,7 +130,9 @@ def known_padding(config: Mapping, taken: bool) -> Mapping[str, int] | None:
 
     None if only its file determines it, or another run's that is `taken`.
     """
-    return KINDS[config["kind"]].padding if is_made_here(config, taken) else None
+    if not is_made_here(config, taken):
+        return None
+    return {"pad": 0} if config["kind"] == "wordpiece" else {}  # the first of its special pieces
 
 
 def is_made_here(config: Mapping, taken: bool = False) -> bool:

@@ -6,6 +6,7 @@ sentencepiece.model    or another kind's `file`
 
 import itertools
 import math
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -52,7 +53,8 @@ def make_folder(
     if not is_made(folder):
         waiting = partial(report, "waiting for the tokenizer")
         with writable(folder, "--workdir"), lock(folder / "lock", waiting):
-            if not is_made(folder):  # another process may have made it meanwhile
+            # Another process may have made it meanwhile.
+            if not is_made(folder):
                 remove_partial(folder)
                 other = _other_folder(config, taken)
                 settings = _settings(config, asked, other) | ({ROLES: dict(roles)} if roles else {})
@@ -65,7 +67,8 @@ def make_folder(
                 write_settings(folder / MADE, settings)
     if tokenizer is None:
         was = read_settings(folder)
-        if BASE in was and not was.get("path"):  # taken from another run: settings of training do not matter
+        # Of a tokenizer taken from another run, settings of training do not matter.
+        if BASE in was and not was.get("path"):
             asked = {name: asked[name] for name in TAKEN if name in asked}
         names = [name for name in {**asked, **was} if name not in (CHECKSUM, BASE, ROLES)]
         _check_same(folder, was, asked, names)
@@ -94,7 +97,8 @@ def verified_file(folder: Path, settings: Mapping) -> Path:
     """The file of a tokenizer, on this machine. Errors: DataError if it is missing or damaged."""
     path = open_path(folder) / KINDS[settings["kind"]].file
     copy = local_copy(path) if path.is_file() else None
-    if copy is None or settings.get(CHECKSUM) not in (None, checksum(copy)):  # made.json had no checksum at first
+    # The first made.json files had no checksum.
+    if copy is None or settings.get(CHECKSUM) not in (None, checksum(copy)):
         raise DataError(f"{path} is missing or damaged. Restore it, or delete {folder} and run prepare again.")
     return copy
 
@@ -111,6 +115,7 @@ def added_tokens(folder: Path) -> list[str]:
     chain = [read_settings(folder)]
     while BASE in chain[-1]:
         chain.append(chain[-1][BASE])
+    # The innermost base made the file; each run after it added its ids above those before.
     tokenizer, tokens = _open_file(folder, chain[-1]), []
     for settings in reversed(chain):
         special, before, tokenizer = settings.get("special", []), tokenizer.vocab_size, _complete(tokenizer, settings)
@@ -141,7 +146,8 @@ def _load(path: Path, settings: Mapping) -> Tokenizer:
 def _complete(tokenizer: Tokenizer, settings: Mapping) -> Tokenizer:
     """The tokenizer with the special ids and sentinels of `settings`."""
     sentinels = settings.get("sentinels", 0)
-    if sentinels and tokenizer.sentinels:  # the file's own are used, and must be as many
+    # A file's own sentinels are used; as many may be asked for, as recipes for T5 do.
+    if sentinels and tokenizer.sentinels:
         if sentinels != len(tokenizer.sentinels):
             raise DataError(
                 f"tokenizer.sentinels={sentinels}, but {_origin(settings)} has {len(tokenizer.sentinels)}. "
@@ -178,7 +184,8 @@ def _make(folder: Path, config: Mapping, named, settings: Mapping, other: Path |
         if kind.read:
             content = kind.read(path, config)
         else:
-            _load(path, settings)  # so that an error names the user's file
+            # Opened before the copy is, so that an error names the user's file.
+            _load(path, settings)
             content = path.read_bytes()
     else:
         content = _train(config, named, settings["data.holdout"], report)
@@ -193,8 +200,10 @@ def _make(folder: Path, config: Mapping, named, settings: Mapping, other: Path |
 def _train(config: Mapping, named: Mapping[str, Sequence[Source]], holdout: float, report) -> bytes:
     """The file of a tokenizer trained on sources."""
     name, kind = config["kind"], KINDS[config["kind"]]
+    # A source may be in several splits: its text counts once.
     sources = list({source.spec: source for some in text(name, named).values() for source in some}.values())
     report(f"training tokenizer.kind={name} on {' + '.join(source.spec for source in sources)}")
+    # Symbols need an id for every byte of any split; words are counted in all text that is trained on.
     budget = math.inf if kind.of_all_text else config["train_bytes"]
     texts = sample(sources, budget, 0.0 if name == "symbols" else holdout)
     if (first := next(filter(None, texts), None)) is None:
@@ -243,8 +252,7 @@ def _check_special(tokenizer: Tokenizer, needed: Sequence[str], config: Mapping)
 
 
 def _named_path(config: Mapping) -> Path:
-    path = open_path(config["path"])
-    return path.expanduser() if isinstance(path, Path) else path
+    return open_path(os.path.expanduser(config["path"]))
 
 
 def _other_folder(config: Mapping, taken: Path | None) -> Path | None:
