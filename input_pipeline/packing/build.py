@@ -55,17 +55,13 @@ class RowBuilder:
         """Rows of a source, behind its control code or marked with its language; `overlap` is None in training."""
         if self.has_pairs(part):
             return self.pairs(part, length)
-        code, raw_length = part.source.code, self.objective.raw_length(length)
-        if code:
-            ids, room = self.tokenizer.encode(code), raw_length - self.objective.min_raw_length
-            if not 0 < len(ids) <= room:
-                raise DataError(
-                    f"'{part.source.spec}': code={code} is {len(ids)} tokens, rows have room for 1 to {room}. "
-                    "Shorten it."
-                )
-            rows = self._stream_rows(part.stream, layout, raw_length - len(ids), overlap and max(overlap - len(ids), 0))
-            return concat.Coded(rows, ids, scored=overlap is None)
-        rows, names = self._stream_rows(part.stream, layout, raw_length, overlap), list(self.data["languages"])
+        raw_length, names = self.objective.raw_length(length), list(self.data["languages"])
+        code = self.tokenizer.encode(part.source.code) if part.source.code else ()
+        if overlap is not None:
+            overlap = max(overlap - len(code), 0)  # a code takes the place of context
+        rows = self._stream_rows(part.stream, layout, raw_length - len(code), overlap)
+        if len(code):
+            return concat.Coded(rows, code, scored=overlap is None)
         return concat.Monolingual(rows, names.index(part.source.language)) if names else rows
 
     def _stream_rows(self, stream: Stream, layout: str, length: int, overlap: int | None) -> RawRows:
