@@ -61,16 +61,16 @@ def _text_and_bytes(value: str | bytes | float) -> tuple[str, bytes]:
 
 def json_documents(span: Span, read: Reader) -> Iterator[Document]:
     """The document that `read` makes of each line's JSON object."""
-    offset = 0
-    try:
-        for offset, line in lines(span):
-            if span.end is not None and offset >= span.end:
-                return
-            if line.strip():
-                # Decoded first: of bytes, json would guess UTF-16 and UTF-32 too.
-                yield read(json.loads(line.decode("utf-8").removeprefix("\ufeff")))
-    except ValueError as error:  # of UTF-8, JSON, or its fields
-        raise DataError(f"{span.path}, line {_line_number(span.path, offset)} is no usable object: {error}") from error
+    for offset, line in lines(span):
+        if not line.strip():
+            continue
+        try:
+            # Decoded first: of bytes, json would guess UTF-16 and UTF-32 too.
+            document = read(json.loads(line.decode("utf-8").removeprefix("\ufeff")))
+        except ValueError as error:  # of UTF-8, JSON, or its fields
+            number = _line_number(span.path, offset)
+            raise DataError(f"{span.path}, line {number} is no usable object: {error}") from error
+        yield document
 
 
 def _line_number(path: str, offset: int) -> int:

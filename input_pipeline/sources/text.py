@@ -170,15 +170,14 @@ def _character_start(path: str, offset: int) -> int:
 
 
 def lines(span: Span) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) of every line that begins in the span, and of those after it: the caller stops.
-
-    Lines have no line ends. Offsets count decompressed bytes.
-    """
+    """(offset in decompressed bytes, line without its end) of every line that begins in the span."""
     start = max(span.start - 1, 0)
     with open_bytes(span.path, start) as stream:
         # Read from the byte before: if that is a newline, a line starts at the span's start.
         offset = start + len(stream.readline()) if span.start else 0
         for line in stream:
+            if span.end is not None and offset >= span.end:
+                return
             text = line if offset else line.removeprefix(codecs.BOM_UTF8)
             yield offset, text.rstrip(b"\n").removesuffix(b"\r")
             offset += len(line)
@@ -186,32 +185,26 @@ def lines(span: Span) -> Iterator[tuple[int, bytes]]:
 
 def line_documents(span: Span) -> Iterator[Document]:
     """Each line that is not blank."""
-    for offset, line in lines(span):
-        if span.end is not None and offset >= span.end:
-            return
-        if not _is_blank(line):
-            yield _document(span.path, offset, line)
+    return (_document(span.path, offset, line) for offset, line in lines(span) if not _is_blank(line))
 
 
 def paragraph_documents(span: Span) -> Iterator[Document]:
     """Each run of lines between blank ones. A paragraph belongs to the span of the blank line just before it."""
     inside, start, paragraph = span.start == 0, 0, []
-    for offset, line in lines(span):
-        # A paragraph that begins in the span is read to its end, even beyond the span.
+    # A paragraph that begins in the span is read to its end, even beyond the span.
+    for offset, line in lines(span._replace(end=None)):
         past = span.end is not None and offset >= span.end
-        if not _is_blank(line):
-            if past and not inside:
+        if _is_blank(line):
+            if paragraph:
+                yield _document(span.path, start, b"\n".join(paragraph))
+            if past:
                 return
-            if inside:
-                start = start if paragraph else offset
-                paragraph.append(line)
-            continue
-        if paragraph:
-            yield _document(span.path, start, b"\n".join(paragraph))
-            paragraph = []
-        if past:
+            inside, paragraph = True, []
+        elif inside:
+            start = start if paragraph else offset
+            paragraph.append(line)
+        elif past:
             return
-        inside = True
     if paragraph:
         yield _document(span.path, start, b"\n".join(paragraph))
 

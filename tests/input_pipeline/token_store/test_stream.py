@@ -52,29 +52,31 @@ def sentences(stream: Stream) -> list[list[bytes]]:
     return found
 
 
-def test_stream_documents(prepare, words, tmp_path, small_parts):
+def assert_windows(copy, expected: np.ndarray) -> None:
+    """Asserts that random windows are as in `expected`, which is circular."""
+    rng = np.random.default_rng(0)
+    starts, lengths = rng.integers(0, 3 * len(expected), 200), rng.integers(0, 400, 200)
+    for start, length in [(0, len(expected)), *zip(starts.tolist(), lengths.tolist(), strict=True)]:
+        ids = np.zeros(length, np.int32)
+        copy(start, ids)
+        assert np.array_equal(ids, np.take(expected, np.arange(start, start + length), mode="wrap"))
+
+
+def test_stream_documents(prepare, words, small_parts):
     corpus = prepare(words(40), holdout=0.3)
     for split in corpus.splits:
         stream = corpus.stream(split)
         assert len(stream.shards) > 5
         assert b"".join(texts(stream)) == corpus.raw_bytes(split)
         assert (stream.documents() - 1).tolist() == [len(text) for text in texts(stream)]
-        ids = np.zeros(1, np.int32)
-        for number in range(stream.counts.documents):
-            stream.copy(stream.document(number)[0] - 1, ids)
-            assert ids[0] == END
+        assert_windows(stream.copy, np.concatenate([[END, *text] for text in texts(stream)]))
 
 
 def test_stream_bare(prepare, words, small_parts):
     stream = (corpus := prepare(words(40, longest=25))).stream("train")
     text = np.frombuffer(corpus.raw_bytes("train"), np.uint8)
     assert stream.bare_tokens == len(text) == stream.tokens - stream.counts.documents
-    rng = np.random.default_rng(0)
-    starts, lengths = rng.integers(0, 3 * len(text), 200), rng.integers(1, 400, 200)
-    for start, length in [(0, len(text)), (0, 0), *zip(starts.tolist(), lengths.tolist(), strict=True)]:
-        ids = np.zeros(length, np.int32)
-        stream.copy_bare(start, ids)
-        assert np.array_equal(ids, np.take(text, np.arange(start, start + length), mode="wrap"))
+    assert_windows(stream.copy_bare, text)
 
 
 @pytest.mark.parametrize("chunk", [1 << 20, 7])
@@ -111,16 +113,6 @@ def test_sentences_tokenised_separately(prepare, write):
     stream.copy_bare(0, ids)
     found = [tokenizer.decode(part) for part in np.split(ids, stream.sentences(0))[:-1]]
     assert found == ["few words", "more words"] * 30
-
-
-def test_store_per_sentences_setting(prepare, write):
-    source = f"text:{write('a.txt', BOOK)}"
-    plain, cut = prepare(source), prepare(source, sentences="lines")
-    assert plain.stream("train").identity != cut.stream("train").identity
-    assert plain.raw_bytes("train").decode() == BOOK
-    lines = "".join(map(str.strip, BOOK.split("\n")))
-    assert cut.raw_bytes("train").decode() == lines != BOOK
-    assert cut.stream("train").counts.bytes == len(lines.encode())
 
 
 RECORDS = [
@@ -160,10 +152,3 @@ def test_stream_sentences_of_fields(prepare, write):
     stream = prepare(f"jsonl:{path}?fields=a,b", sentences="lines").stream("train")
     assert sentences(stream) == [[b"One.", b"Two.", b"Three."]]
     assert by_name(stream) == [{"a": "One.Two.", "b": "Three."}]
-
-
-def test_holdout_equal_records(prepare, write):
-    path = write("a.jsonl", "".join(json.dumps({"a": f"{n % 30}", "b": "x"}) + "\n" for n in range(300)))
-    corpus = prepare(f"jsonl:{path}?fields=a,b", holdout=0.3)
-    train, held = ({tuple(fields.values()) for fields in by_name(corpus.stream(s))} for s in corpus.splits)
-    assert held and not train & held and len(train | held) == 30

@@ -17,7 +17,7 @@ import pytest
 from configs import common
 from input_pipeline.errors import DataError
 from input_pipeline.sources import base
-from input_pipeline.token_store import build, writer
+from input_pipeline.token_store import build
 from input_pipeline.token_store.stream import Stream
 
 END = 256  # of the byte tokenizer
@@ -65,25 +65,6 @@ def test_word_count_of_wikitext(prepare, write, monkeypatch, chunk):
         assert corpus.summary()[0]["words"] == words
 
 
-def test_store_in_many_parts(prepare, words, monkeypatch, tmp_path):
-    source = words(40)
-    whole = split_texts(prepare(source, holdout=0.3), "train")
-    shutil.rmtree(tmp_path / "run")
-    monkeypatch.setattr(build, "PART_BYTES", 500)
-    monkeypatch.setattr(build, "cores", lambda: 1)
-    monkeypatch.setattr(writer, "FLUSH", 100)
-    monkeypatch.setattr(Stream, "OPEN_FILES", 2)
-    corpus = prepare(source, holdout=0.3)
-    assert len(corpus.stream("train").shards) > 5
-    assert split_texts(corpus, "train") == whole
-    rng = np.random.default_rng(0)
-    joined, stream = stream_ids(corpus.stream("train")), corpus.stream("train")
-    for start, length in zip(rng.integers(0, stream.tokens, 50), rng.integers(1, 300, 50), strict=True):
-        window = np.zeros(length, np.int32)
-        stream.copy(start, window)
-        assert np.array_equal(window, np.take(joined[:-1], np.arange(start, start + length), mode="wrap"))
-
-
 def test_holdout_by_name_hash(prepare, words):
     corpus = prepare(words(60), holdout=0.3)
     (source,) = (part.source for part in corpus._splits["train"])
@@ -125,15 +106,6 @@ def test_store_outlives_source(prepare, words, tmp_path):
     shutil.rmtree(tmp_path / "text")
     assert split_texts(prepare(source, said=said), "train") == before
     assert said == [f"using the token store of {source}, whose files are not here"]
-
-
-def test_store_after_new_tokenizer(prepare, words, tmp_path):
-    source = words(20)
-    prepare(source)
-    shutil.rmtree(tmp_path / "run")
-    corpus = prepare(source, tokenizer={"kind": "sentencepiece", "vocab_size": 270, "algorithm": "bpe"})
-    ids = stream_ids(corpus.stream("train"))
-    assert corpus.tokenizer.decode(ids).encode() == corpus.raw_bytes("train")
 
 
 # Real processes.
