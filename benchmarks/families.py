@@ -24,7 +24,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import numpy as np
 from ml_collections import ConfigDict
 
-from benchmarks import report, turns
+from benchmarks import report, steps, turns
 from configs import albert, bart, bert, common, distilbert, electra, t5
 from input_pipeline import pipeline
 from pretrain.interop import families
@@ -128,15 +128,11 @@ def longhaul(family: str, path: str, everywhere: bool = False):
     if c.distill.teacher:
         frozen = nn.unbox(init_params(spec.objective.teacher, jax.random.key(1)))
         spec.set_frozen(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), frozen, spec.frozen_shapes()))
-    state = spec.init(0, c.train.batch_size)
-    data = spec.put(batch, c.train.batch_size)
+    update = steps.updates(spec, batch, c.train.batch_size)
 
     def step(times):
-        nonlocal state
-        for _ in range(times):
-            state, metrics = spec.train_step(state, data)
-        sums, counts = jax.device_get((metrics["sums"], metrics["counts"]))
-        return float(losses.compute_terms(spec.objective, sums, counts)["loss"])
+        metrics = jax.device_get(update(times))
+        return float(losses.compute_terms(spec.objective, metrics["sums"], metrics["counts"])["loss"])
 
     return {"step": step}
 
@@ -158,16 +154,7 @@ def hugging_face(family: str, path: str, compiled: bool):
         [{"params": weights, "weight_decay": decay} for decay, weights in groups.items()], lr=RATE, fused=True
     )
 
-    def step(times):
-        for _ in range(times):
-            loss = run(**inputs).loss
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(trained, 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        return float(loss.detach())
-
-    return {"step": step}
+    return {"step": steps.torch_updates(lambda: run(**inputs).loss, trained, optimizer)}
 
 
 def peer(section: dict, part: str = ""):

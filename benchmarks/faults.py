@@ -53,19 +53,19 @@ STARTS = 6  # of one job, at most
 LIMIT = 600  # seconds for a start to end, or for a word in its log
 
 # Runs the program after `patch`, Python that injects a fault from inside.
-PATCHED = "{patch}\nfrom pretrain.__main__ import run\nrun()"
-# Process 1 sleeps before batch `at`.
+PATCHED = "\nfrom pretrain.__main__ import run\nrun()"
+# Process 1 sleeps for SECONDS before batch AT.
 SLEEP = """
 import os, time, pretrain.training.startup as startup
 own = startup.RunParts.batches
 def slow(self, position):
     for count, batch in enumerate(own(self, position), 1):
-        if os.environ["LONGHAUL_PROCESS"] == "1" and count == {at}:
-            time.sleep({seconds})
+        if os.environ["LONGHAUL_PROCESS"] == "1" and count == AT:
+            time.sleep(SECONDS)
         yield batch
 startup.RunParts.batches = slow
 """
-# Flips the highest bit of a mantissa in the first large array on the first device of process 1 after update `at`; a
+# Flips the highest bit of a mantissa in the first large array on the first device of process 1 after update AT; a
 # lower bit could be rounded away by the next update, before devices are compared.
 CORRUPT = """
 import os, jax, numpy as np, pretrain.step.jit as jit
@@ -73,7 +73,7 @@ own, count = jit.JitSpec.train_step, [0]
 def step(self, state, batch):
     state, metrics = own(self, state, batch)
     count[0] += 1
-    if os.environ["LONGHAUL_PROCESS"] == "1" and count[0] == {at}:
+    if os.environ["LONGHAUL_PROCESS"] == "1" and count[0] == AT:
         leaves, tree = jax.tree_util.tree_flatten(state)
         index = next(i for i, leaf in enumerate(leaves) if leaf.ndim > 2)
         array = leaves[index]
@@ -93,7 +93,7 @@ class Job:
     running: list["Job"] = []  # all jobs that may have live processes  # noqa: RUF012
 
     def __init__(self, arguments: Sequence[str], logs: Path, processes: int = 2, patch: str = ""):
-        program = ["-c", PATCHED.format(patch=patch)] if patch else ["-m", "pretrain"]
+        program = ["-c", patch + PATCHED] if patch else ["-m", "pretrain"]
         logs.mkdir(parents=True, exist_ok=True)
         attempt = len(list(logs.iterdir())) // processes
         self.logs = [logs / f"{attempt}-process-{index}.log" for index in range(processes)]
@@ -171,7 +171,7 @@ class Faults:
         os.environ.setdefault("LONGHAUL_CACHE", str(folder / "cache"))
         codes = self.start(folder / "whole").end()
         if any(codes):
-            raise SystemExit(f"the undisturbed job ended with {codes}; its logs are in {folder}")
+            sys.exit(f"the undisturbed job ended with {codes}; its logs are in {folder}")
         self.leaves, self.rows = leaves(folder / "whole", STEPS), read_metrics(folder / "whole")
 
     def start(self, workdir: Path, store: bool = True, patch: str = "", **keys) -> Job:
@@ -257,16 +257,15 @@ def kill_during_prepare(faults: Faults, workdir: Path, rng: random.Random) -> li
     return job.end()
 
 
-def hang(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
-    codes = faults.start(workdir, patch=SLEEP.format(at=rng.randint(6, 20), seconds=3600), train__patience=5).end()
-    assert FAULT in codes, f"exit codes {codes}"
-    return codes
+def patched(patch: str, first: int, last: int, expected: int, **options) -> Callable:
+    """Run a patched program, whose patch acts at an update between two others; some exit code must be `expected`."""
 
+    def inject(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
+        codes = faults.start(workdir, patch=patch.replace("AT", str(rng.randint(first, last))), **options).end()
+        assert expected in codes and (expected or not any(codes)), f"exit codes {codes}"
+        return codes
 
-def slow_reader(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
-    codes = faults.start(workdir, patch=SLEEP.format(at=rng.randint(3, 20), seconds=4), train__patience=20).end()
-    assert not any(codes), f"exit codes {codes}"
-    return codes
+    return inject
 
 
 def kill_reader(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
@@ -287,9 +286,7 @@ def fill_disk(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
 def damage_checkpoint(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
     """Kill all once there are two checkpoints, then truncate a file of the newer one."""
     job = faults.start(workdir)
-    assert job.wait_until(lambda: sum(path.name.isdigit() for path in workdir.glob("checkpoints/*")) > 1), (
-        "no checkpoint"
-    )
+    job.wait_until(lambda: sum(path.name.isdigit() for path in workdir.glob("checkpoints/*")) > 1)
     job.signal(signal.SIGKILL, *range(faults.processes))
     codes = job.end()
     truncate(workdir, rng, "state")
@@ -297,16 +294,10 @@ def damage_checkpoint(faults: Faults, workdir: Path, rng: random.Random) -> list
 
 
 def start_twice(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
-    job = start_at_random(faults, workdir, rng, 8, patch=SLEEP.format(at=12, seconds=60))
+    job = start_at_random(faults, workdir, rng, 8, patch=SLEEP.replace("AT", "12").replace("SECONDS", "60"))
     second = faults.start(workdir).end()
     assert {*second} == {MISTAKE}, f"exit codes of the second job: {second}"
     return job.end()
-
-
-def corrupt_replica(faults: Faults, workdir: Path, rng: random.Random) -> list[int]:
-    codes = faults.start(workdir, patch=CORRUPT.format(at=rng.randint(3, 20))).end()
-    assert FAULT in codes, f"exit codes {codes}"
-    return codes
 
 
 FAULTS = {  # name: function that injects it and returns exit codes
@@ -317,23 +308,23 @@ FAULTS = {  # name: function that injects it and returns exit codes
     "kill -9 during a save": kill_during_save,
     "kill -9 during prepare": kill_during_prepare,
     "SIGTERM to one process": preempt,
-    "hung worker": hang,
+    "hung worker": patched(SLEEP.replace("SECONDS", "3600"), 6, 20, FAULT, train__patience=5),
     "stopped worker": signal_processes(signal.SIGSTOP, 1),
     "stopped coordinator": signal_processes(signal.SIGSTOP, 0),
-    "slow input worker": slow_reader,
+    "slow input worker": patched(SLEEP.replace("SECONDS", "4"), 3, 20, 0, train__patience=20),
     "killed input worker": kill_reader,
     "full disk": fill_disk,
     "torn file in a checkpoint": damage_checkpoint,
     "two jobs on one folder": start_twice,
-    "corrupted replica": corrupt_replica,
+    "corrupted replica": patched(CORRUPT, 3, 20, FAULT),
 }
 QUICK = ("kill -9 of one worker", "SIGTERM to one process")
 
 
 def main():
     parser = report.arguments(__doc__)
-    parser.add_argument("--trials", type=report.count, default=3, help="of each fault (default: 3; 1 with --quick)")
-    parser.add_argument("--processes", type=report.count, default=2, help="of a job (default: 2)")
+    parser.add_argument("--trials", type=int, default=3, help="of each fault (default: 3; 1 with --quick)")
+    parser.add_argument("--processes", type=int, default=2, help="of a job (default: 2)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument(
         "--only", default="", help="only faults whose names contain one of these words, comma-separated"
@@ -345,8 +336,6 @@ def main():
     names = [n for n in FAULTS if (any(word in n for word in words) if words else n in QUICK or not args.quick)]
     if not names:
         parser.error(f"--only={args.only} matches no fault; choose from: {', '.join(FAULTS)}")
-    if args.keep and args.keep.exists():
-        parser.error(f"--keep={args.keep} exists; name a new folder")
     trials, results = 1 if args.quick else args.trials, []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="longhaul-faults-") as temporary:

@@ -1,8 +1,7 @@
-"""What each pretraining objective learns in minutes: a table, and with --chart its curves.
+"""What each pretraining objective learns in minutes.
 
     python -m benchmarks.learnt [--text=SOURCE] [--parallel=SOURCE] [--probe=TRAIN,DEV] [--runs=FOLDER]
-                                [--tune=TRAIN,DEV,TEST] [--only=NAME,...] [--updates=1000] [--chart=FILE.svg] [--quick]
-                                [--format=json]
+                                [--tune=TRAIN,DEV,TEST] [--only=NAME,...] [--updates=1000] [--quick] [--format=json]
 
 Each run is `pretrain train` of a recipe with 4 layers (T5, BART: 2 + 2) of width 128 on 32 rows of 64 tokens, scored on
 40 batches of the 5 % of documents that are held out. The tokenizer of 1,024 pieces is trained on the text. The
@@ -199,10 +198,9 @@ def train(name: str, text: str, folder: Path, updates: int) -> Path:
     return workdir
 
 
-def curve(workdir: Path, measure: str) -> tuple[list[int], list[float]]:
-    """(updates, values) of a measure in a run's validations."""
-    rows = [json.loads(line) for line in (workdir / "metrics" / "validation.jsonl").read_text().splitlines()]
-    return [row["step"] for row in rows], [row[measure] for row in rows]
+def last_validation(workdir: Path) -> dict[str, float]:
+    """Measures of a run's last validation."""
+    return json.loads((workdir / "metrics" / "validation.jsonl").read_text().splitlines()[-1])
 
 
 def baseline(workdir: Path, feature: str) -> float:
@@ -223,15 +221,15 @@ def baseline(workdir: Path, feature: str) -> float:
 def results(name: str, workdir: Path, folder: Path) -> list[report.Result]:
     """Results of a finished run."""
     learner = LEARNERS[name]
-    steps, values = curve(workdir, learner.measure)
-    row = report.Result(f"{name}, {learner.measure} after {steps[-1]:,} updates", values[-1], "")
+    last = last_validation(workdir)
+    row = report.Result(f"{name}, {learner.measure} after {last['step']:,} updates", last[learner.measure], "")
     if learner.baseline:
         row.against = "what is read there" if learner.baseline == "inputs" else "the most frequent answer"
-        row.ratio = values[-1] / baseline(workdir, learner.baseline)
+        row.ratio = row.value / baseline(workdir, learner.baseline)
     rows = [row]
     for task in TASKS if learner.tasks else ():
-        _, matches = curve(workdir, f"exact_match of jsonl:{folder / task}.jsonl?fields=inputs,targets")
-        rows.append(report.Result(f"{name}, {task}, exact_match", matches[-1], ""))
+        matches = last[f"exact_match of jsonl:{folder / task}.jsonl?fields=inputs,targets"]
+        rows.append(report.Result(f"{name}, {task}, exact_match", matches, ""))
     return rows
 
 
@@ -243,8 +241,7 @@ def main():
     parser.add_argument("--tune", default="", help="three gzipped files of labelled sentences: to train, choose, score")
     parser.add_argument("--runs", default="", help="folder of the runs (default: a temporary one)")
     parser.add_argument("--only", default="", help=f"some of: {', '.join(LEARNERS)} (default: all with a text)")
-    parser.add_argument("--updates", type=report.count, default=1000)
-    parser.add_argument("--chart", type=report.new_file, default="", help="file for a plot of the curves")
+    parser.add_argument("--updates", type=int, default=1000)
     args = parser.parse_args()
     texts = {name: args.parallel if learner.parallel else args.text for name, learner in LEARNERS.items()}
     names = args.only.split(",") if args.only else [name for name, text in texts.items() if text]
@@ -256,21 +253,16 @@ def main():
     for option, paths in files.items():
         if len(paths) != FILES[option] or not all(map(os.path.isfile, paths)):
             parser.error(f"--{option}={','.join(paths)}: name {FILES[option]} files, joined by commas")
-    updates, rows, curves = QUICK if args.quick else args.updates, [], {}
+    updates, rows = QUICK if args.quick else args.updates, []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(args.runs or temporary)
         for name in names:
-            workdir, measure = train(name, texts[name], folder, updates), LEARNERS[name].measure
+            workdir = train(name, texts[name], folder, updates)
             rows += results(name, workdir, folder)
             if name in PROBED:
                 rows += probes.evaluate(name, workdir, files)
-            steps, values = curve(workdir, measure)
-            if max(values) <= 1:  # a share, not a perplexity
-                curves[f"{name}: {measure.replace('_', ' ')}"] = [step / steps[-1] for step in steps], values
         if PROBED[0] in names:
             rows += probes.evaluate("untrained", folder / PROBED[0], files, untrained=True)
-        if args.chart:
-            report.plot(args.chart, curves, "share of the updates", "accuracy")
         settings = {name: build_config(name, texts[name], Path("runs"), updates) for name in names}
         report.show(rows, args, settings)
 

@@ -10,11 +10,9 @@ layers of width 128 on a CPU and 12 of 768 on an accelerator.
 import statistics
 
 import jax
-import numpy as np
 
-from benchmarks import report
+from benchmarks import report, steps
 from configs import long_documents
-from input_pipeline.batch_spec import empty
 from pretrain.distributed.init import keep_freed_memory
 from pretrain.step.train_spec import TrainSpec
 
@@ -39,26 +37,8 @@ def training_step(family: str, length: int, dense: bool):
     """(function that makes one update and waits, bytes of temporaries)."""
     config = config_of(family, length, dense)
     spec = TrainSpec.build(config, jax.devices()[:1])
-    draw = np.random.default_rng(0)
-    batch = empty(spec.features(1, length)) | {"row": np.zeros(1, np.int32)}
-    for name, array in batch.items():
-        if name.endswith("segments") or name == "weights":
-            array[:] = 1
-        elif name.endswith("positions"):
-            array[:] = np.arange(array.shape[1])
-        elif name == "slots":
-            array[:] = np.sort(draw.permutation(length)[: array.shape[1]])
-        elif name != "row":
-            array[:] = draw.integers(0, 1000, array.shape)
-    state, data = spec.init(0, 1), spec.put(batch, 1)
     memory = spec.lower_train_step(1, length).compile().memory_analysis().temp_size_in_bytes
-
-    def step():
-        nonlocal state
-        state, metrics = spec.train_step(state, data)
-        return float(metrics["grad_norm"])
-
-    return step, memory
+    return steps.updates(spec, steps.random_batch(spec, 1, length), 1), memory
 
 
 def compare(family: str, length: int, rounds: int) -> list[report.Result]:

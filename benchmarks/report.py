@@ -45,13 +45,6 @@ def arguments(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def count(text: str) -> int:
-    """A whole number from 1 up, for argparse."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
-    return int(text)
-
-
 def new_file(text: str) -> str:
     """A file to write, for argparse; checked before hours of measuring."""
     if text and (os.path.isdir(text) or not os.path.isdir(os.path.dirname(text) or ".")):
@@ -180,17 +173,6 @@ def versions(*names: str) -> dict[str, str]:
     measured = (*PACKAGES, "torch", "transformers", "sentencepiece", "grain")
     names = names or [name for name in measured if name in sys.modules]
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in names}
-
-
-def measure_matmul_ceiling(dtype: str, size: int, repeats: int) -> float:
-    """FLOP/s of the default device on products of two [size, size] matrices: no program of this dtype is faster."""
-    import jax
-    import jax.numpy as jnp
-
-    a, b = jax.random.normal(jax.random.key(0), (2, size, size), dtype)
-    product = jax.jit(jnp.matmul)
-    times = interleave({"": lambda: product(a, b).block_until_ready()}, repeats)[""]
-    return 2 * size**3 / statistics.median(times)
 
 
 def plot(file: str, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str, log=False) -> None:

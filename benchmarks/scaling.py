@@ -26,7 +26,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from benchmarks import report
+from benchmarks import report, steps
 from pretrain import config as configs
 from pretrain.checkpoints import restore
 from pretrain.checkpoints.manager import CheckpointManager
@@ -66,20 +66,8 @@ def build_step(devices: int, rows: int, updates: int):
     """Function that makes some updates on one batch of random ids."""
     config = configs.load(CONFIG, [*OVERRIDES, ("train.batch_size", str(rows)), ("mesh.data", str(devices))])
     spec = TrainSpec.build(config, jax.devices()[:devices])
-    state = spec.init(0, rows)
-    rng, batch = np.random.default_rng(0), {}
-    for name, (shape, dtype, *_) in spec.features(rows, config.data.length).items():
-        ids = name in ("tokens", "targets")
-        batch[name] = rng.integers(0, 256, shape).astype(dtype) if ids else np.ones(shape, dtype)
-    batch = spec.put(batch, rows)
-
-    def run() -> None:
-        nonlocal state
-        for _ in range(updates):
-            state, metrics = spec.train_step(state, batch)
-        jax.block_until_ready(metrics)
-
-    return run
+    step = steps.updates(spec, steps.random_batch(spec, rows, config.data.length), rows)
+    return lambda: step(updates)
 
 
 def checkpoints(folder: Path, megabytes: int, rounds: int) -> list[report.Result]:

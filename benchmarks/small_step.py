@@ -11,6 +11,7 @@ with its 65 most frequent symbols.
 
 import collections
 import functools
+import itertools
 import os
 import statistics
 import sysconfig
@@ -20,7 +21,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import numpy as np
 
-from benchmarks import report, turns
+from benchmarks import report, steps, turns
 from configs import gpt2
 
 SYMBOLS, LENGTH, BATCH, LAYERS, WIDTH, HEADS = 65, 64, 12, 4, 128, 4
@@ -68,8 +69,7 @@ def config():
     """Our config."""
     c = gpt2.get_config("small")
     c.model.update(vocab_size=SYMBOLS, context=LENGTH, layers=LAYERS, width=WIDTH, heads=HEADS, ff=4 * WIDTH)
-    c.model.update(dropout_embedding=0.0, dropout_attention=0.0, dropout_residual=0.0, dropout_ff=0.0)
-    c.model.update(attention_bias=False, ff_bias=False, dtype="float32", remat="none", scan=False)
+    c.model.update(steps.NO_DROPOUT, attention_bias=False, ff_bias=False, dtype="float32", remat="none", scan=False)
     c.data.length = LENGTH
     c.train.update(batch_size=BATCH, accumulate=1, steps=UPDATES)
     c.optimizer.update(name="adamw", b1=0.9, b2=0.99, clip=1.0, weight_decay=0.1)
@@ -127,10 +127,8 @@ def pytorch(text: str, compiled: bool):
             super().__init__()
             self.attention_norm, self.feed_forward_norm = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
             self.qkv, self.output = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-            self.widen, self.narrow = (
-                nn.Linear(WIDTH, 4 * WIDTH, bias=False),
-                nn.Linear(4 * WIDTH, WIDTH, bias=False),
-            )
+            self.widen = nn.Linear(WIDTH, 4 * WIDTH, bias=False)
+            self.narrow = nn.Linear(4 * WIDTH, WIDTH, bias=False)
 
         def forward(self, x):
             heads = self.qkv(self.attention_norm(x)).view(*x.shape[:2], 3, HEADS, -1).permute(2, 0, 3, 1, 4)
@@ -163,28 +161,22 @@ def pytorch(text: str, compiled: bool):
         betas=(0.9, 0.99),
         fused=True,
     )
-    rates = learning_rates()
-    done = 0
+    rates, numbers = learning_rates(), itertools.count()
 
     def put(rows):
         return [torch.from_numpy(side).long() for side in rows]
 
-    def update(times):
-        nonlocal done
-        for number in range(done, done + times):
-            for group in optimizer.param_groups:
-                group["lr"] = rates[number]
-            run(*put(batch(text, number))).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        done += times
+    def next_loss():
+        number = next(numbers)
+        for group in optimizer.param_groups:
+            group["lr"] = rates[number]
+        return run(*put(batch(text, number)))
 
     def loss(times):
         with torch.no_grad():
             return statistics.fmean(float(model(*put(rows))) for rows in evaluation_batches(text))
 
-    return {"update": update, "loss": loss}
+    return {"update": steps.torch_updates(next_loss, list(model.parameters()), optimizer), "loss": loss}
 
 
 def learning_rates() -> list[float]:
@@ -198,11 +190,9 @@ def main():
     parser = turns.arguments(__doc__)
     parser.add_argument("--text", default="", help="text to train on (default: the standard library's source)")
     args = parser.parse_args()
-    if args.text and not os.path.isfile(args.text):
-        parser.error(f"--text={args.text}: no such file")
     text = os.path.abspath(args.text) if args.text else ""
-    if min(map(len, symbols.__wrapped__(text))) <= LENGTH + 1:  # uncached: this process keeps no text while others run
-        parser.error(f"--text={args.text} is too short: a tenth of it must have more than {LENGTH + 1} symbols")
+    if args.text and not os.path.isfile(text):
+        parser.error(f"--text={args.text}: no such file")
     programs = {"longhaul": turns.Program("benchmarks.small_step:longhaul", "ours", args.memory, text=text)}
     for compiled in (False, True):
         name = f"pytorch {'compiled' if compiled else 'eager'}"

@@ -99,7 +99,7 @@ class Soak:
     def run_undisturbed(self, workdir: Path) -> None:
         code, log = self.start(workdir).end()
         if code:
-            raise SystemExit(f"the undisturbed run failed:\n{log}")
+            sys.exit(f"the undisturbed run failed:\n{log}")
 
     def new_workdir(self, name: str) -> Path:
         """A work folder with nothing but the tokenizer."""
@@ -162,9 +162,9 @@ def difference(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> str:
 
 def main():
     parser = report.arguments(__doc__)
-    parser.add_argument("--runs", type=report.count, default=100, help="disturbed runs (default: 100; 4 with --quick)")
+    parser.add_argument("--runs", type=int, default=100, help="disturbed runs (default: 100; 4 with --quick)")
     parser.add_argument("--seed", type=int, default=0, help="of disturbances and moments")
-    parser.add_argument("--jobs", type=report.count, default=1, help="runs at the same time")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     args = parser.parse_args()
     runs = 4 if args.quick else args.runs
     logging.set_verbosity(logging.ERROR)  # Orbax warns about every checkpoint read here

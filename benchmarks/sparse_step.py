@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import report
+from benchmarks import report, steps
 from configs import sparse_transformer
 from models.attention import attend
 from models.attention.masks import Mask
@@ -113,19 +113,7 @@ def training_step(attention, length):
     config.data.length, config.mesh.data = length, 1
     config.train.update(batch_size=1)
     spec = TrainSpec.build(config, jax.devices()[:1])
-    state = spec.init(0, 1)
-    tokens = np.random.default_rng(0).integers(0, 256, (1, length + 1), dtype=np.int32)
-    ones = np.ones((1, length), np.int32)
-    batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": ones.astype(np.float32), "segments": ones}
-    batch["row"] = np.zeros(1, np.int32)
-    data = spec.put(batch | {"positions": np.arange(length, dtype=np.int32)[None]}, 1)
-
-    def step():
-        nonlocal state
-        state, metrics = spec.train_step(state, data)
-        return float(metrics["sums"]["loss"])
-
-    return step
+    return steps.updates(spec, steps.random_batch(spec, 1, length), 1)
 
 
 def compare_steps(length, rounds):

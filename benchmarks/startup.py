@@ -37,7 +37,7 @@ def first_update(workdir: Path, cache: Path) -> float:
             process.kill()
             process.communicate()
             return elapsed
-    raise SystemExit("the run ended before its first update:\n" + "".join(log))
+    sys.exit("the run ended before its first update:\n" + "".join(log))
 
 
 def main():

@@ -16,7 +16,6 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -37,19 +36,6 @@ from pretrain.step.train_spec import TrainSpec
 
 HEADS, SIZE, LONG = 8, 64, 12_288
 KERNEL = "tpu_custom_call"  # a Pallas kernel in a compiled program
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """Figures of a compiled program; bytes are per chip, FLOPs of all chips."""
-
-    name: str
-    topology: str
-    temporary_bytes: int
-    argument_bytes: int
-    flops: float  # XLA's count
-    expected_flops: float | None  # ours; None if XLA's count is incomplete
-    kernels: int
 
 
 def attention(
@@ -143,33 +129,19 @@ def devices_of(topology: str):
     return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
 
 
-def compile_program(name: str, topology: str) -> Compiled:
-    """Compile a program for a topology, such as v5e:2x2."""
+def results(name: str, topology: str) -> list[report.Result]:
+    """Results of a program, compiled for a topology such as v5e:2x2; bytes are per chip, FLOPs of all chips."""
     devices = devices_of(topology)
     lowered, expected = PROGRAMS[name](devices)
     program = lowered.compile()
-    memory = program.memory_analysis()
-    chips = {"step": len(devices), "pod": pods.CHIPS}.get(name.split()[0], 1)
-    return Compiled(
-        name=name,
-        topology=topology,
-        temporary_bytes=memory.temp_size_in_bytes,
-        argument_bytes=memory.argument_size_in_bytes,
-        flops=chips * program.cost_analysis()["flops"],
-        expected_flops=expected,
-        kernels=program.as_text().count(f'custom_call_target="{KERNEL}"'),
-    )
-
-
-def results(one: Compiled) -> list[report.Result]:
-    """Results of one program."""
-    name = f"{one.name}, {one.topology}"
-    ratio = one.expected_flops and one.flops / one.expected_flops
+    memory, name = program.memory_analysis(), f"{name}, {topology}"
+    flops = {"step": len(devices), "pod": pods.CHIPS}.get(name.split()[0], 1) * program.cost_analysis()["flops"]
+    against = ("pretrain.costs.flops", flops / expected) if expected else ()
     return [
-        report.Result(f"{name}, temporaries", one.temporary_bytes, "B"),
-        report.Result(f"{name}, arguments", one.argument_bytes, "B"),
-        report.Result(f"{name}, operations", one.flops, "FLOP", "pretrain.costs.flops" if ratio else "", ratio),
-        report.Result(f"{name}, kernels", one.kernels, ""),
+        report.Result(f"{name}, temporaries", memory.temp_size_in_bytes, "B"),
+        report.Result(f"{name}, arguments", memory.argument_size_in_bytes, "B"),
+        report.Result(f"{name}, operations", flops, "FLOP", *against),
+        report.Result(f"{name}, kernels", program.as_text().count(f'custom_call_target="{KERNEL}"'), ""),
     ]
 
 
@@ -184,8 +156,8 @@ def main() -> None:
     if importlib.util.find_spec("libtpu") is None:
         print("skipped: compiling for TPUs needs libtpu; pip install -e '.[plan]'", file=sys.stderr)
         return
-    programs = [compile_program(name, topology) for topology in args.topologies.split(",") for name in names]
-    report.show([result for program in programs for result in results(program)], args, list(names))
+    rows = [row for topology in args.topologies.split(",") for name in names for row in results(name, topology)]
+    report.show(rows, args, list(names))
 
 
 if __name__ == "__main__":

@@ -14,18 +14,17 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import numpy as np
 
-from benchmarks import report, turns
+from benchmarks import report, steps, turns
 from configs import gpt2
 from pretrain.costs.flops import flops_per_token
 
-NO_DROPOUT = dict.fromkeys(("dropout_embedding", "dropout_attention", "dropout_residual", "dropout_ff"), 0.0)
 BATCH, LENGTH, WIDTH = 8, 256, 384
 
 
 def config():
     """Our config."""
     c = gpt2.get_config("small")
-    c.model.update(NO_DROPOUT | {"vocab_size": 8192, "context": LENGTH, "layers": 6, "width": WIDTH, "heads": 6})
+    c.model.update(steps.NO_DROPOUT | {"vocab_size": 8192, "context": LENGTH, "layers": 6, "width": WIDTH, "heads": 6})
     c.model.update(ff=4 * WIDTH, dtype="float32", remat="none", scan=False)
     c.data.length = LENGTH
     c.train.update(batch_size=BATCH, accumulate=1)
@@ -40,87 +39,64 @@ def random_tokens(c) -> np.ndarray:
     return np.random.default_rng(0).integers(0, c.model.vocab_size, shape, dtype=np.int32)
 
 
-def random_batch(c) -> dict[str, np.ndarray]:
-    """The same ids as a batch of ours."""
-    tokens = random_tokens(c)
-    ones = np.ones_like(tokens[:, 1:])
-    batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": ones.astype(np.float32), "segments": ones}
-    positions = np.tile(np.arange(c.data.length, dtype=np.int32), (len(tokens), 1))
-    return batch | {"positions": positions, "row": np.arange(len(tokens), dtype=np.int32)}
-
-
-def peer_model(c):
-    """Hugging Face's GPT-2 of a config's size, without dropout."""
-    (transformers,) = report.peers("transformers")
-    m = c.model
-    sizes = {"vocab_size": m.vocab_size, "n_positions": m.context, "n_embd": m.width, "n_layer": m.layers}
-    rates = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    settings = transformers.GPT2Config(**sizes, n_head=m.heads, **rates, use_cache=False)
-    return transformers.GPT2LMHeadModel(settings).train()
-
-
-def peer_loss(logits, tokens):
-    """Cross-entropy of the next tokens."""
-    import torch
-
-    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1))
-
-
 def longhaul():
     """An update, the forward pass, both passes, and the matrix-product ceiling in FLOP/s."""
     import jax
+    import jax.numpy as jnp
 
     from pretrain.distributed.init import keep_freed_memory
     from pretrain.losses.objective import BoundModel
     from pretrain.step.train_spec import TrainSpec
 
     keep_freed_memory()
-    c = config()
-    spec = TrainSpec.build(c, jax.devices()[:1])
-    state = spec.init(0, BATCH)
-    data = spec.put(random_batch(c), BATCH)
-    params = jax.tree.map(lambda p: p.copy(), state.params)  # the step donates its own
+    spec = TrainSpec.build(config(), jax.devices()[:1])
+    batch = steps.random_batch(spec, BATCH, LENGTH)
+    params, data = spec.init(0, BATCH).params, spec.put(batch, BATCH)
+    update = steps.updates(spec, batch, BATCH)
 
     def loss(params, batch):
         return spec.objective.score(BoundModel(spec.model, params, spec.inputs), batch, {}, None)[0]["loss"]
 
-    def step(times):
-        nonlocal state
-        for _ in range(times):
-            state, metrics = spec.train_step(state, data)
-            nll = float(metrics["sums"]["loss"])
-        return nll
-
     def repeat(run):
         return lambda times: [jax.block_until_ready(run(params, data)) for _ in range(times)] and None
 
+    a, b = jax.random.normal(jax.random.key(0), (2, 2048, 2048), "float32")
+    product = jax.jit(jnp.matmul)
+
     def ceiling(times):
-        return report.measure_matmul_ceiling("float32", size=2048, repeats=5)
+        """FLOP/s of products of two large matrices: no program is faster."""
+        times = report.interleave({"": lambda: product(a, b).block_until_ready()}, 5)[""]
+        return 2 * len(a) ** 3 / statistics.median(times)
 
     forward, both = repeat(jax.jit(loss)), repeat(jax.jit(jax.grad(loss)))
-    return {"step": step, "forward": forward, "both": both, "ceiling": ceiling}
+    return {
+        "step": lambda times: float(update(times)["sums"]["loss"]),
+        "forward": forward,
+        "both": both,
+        "ceiling": ceiling,
+    }
 
 
 def hugging_face(compiled: bool):
     """An update of GPT2LMHeadModel with AdamW and clipping."""
-    (torch,) = report.peers("torch")
+    torch, transformers = report.peers("torch", "transformers")
     torch.manual_seed(0)
-    model = peer_model(config())
+    c = config()
+    m = c.model
+    sizes = {"vocab_size": m.vocab_size, "n_positions": m.context, "n_embd": m.width, "n_layer": m.layers}
+    rates = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    settings = transformers.GPT2Config(**sizes, n_head=m.heads, **rates, use_cache=False)
+    model = transformers.GPT2LMHeadModel(settings).train()
     run = torch.compile(model) if compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
-    tokens = torch.from_numpy(random_tokens(config())).long()
+    ids = np.random.default_rng(0).integers(0, m.vocab_size, (BATCH, LENGTH + 1))
+    inputs, targets = (torch.from_numpy(part).contiguous() for part in (ids[:, :-1], ids[:, 1:]))
 
-    def step(times):
-        for _ in range(times):
-            loss = peer_loss(run(input_ids=tokens[:, :-1]).logits, tokens)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            nll = float(loss.detach())
-        return nll
+    def loss():
+        logits = run(input_ids=inputs).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-    return {"step": step}
+    return {"step": steps.torch_updates(loss, model.parameters(), optimizer)}
 
 
 def main():

@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 COMMANDS = ("train", "evaluate", "generate", "describe", "plan", "goodput", "prepare", "import", "export")
@@ -31,7 +31,7 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     restarts = "restart up to N times after a preemption or a fault, never after a user's mistake (default: 0)"
-    flags.add_argument("--restarts", type=natural, default=0, metavar="N", help=restarts)
+    flags.add_argument("--restarts", type=NATURAL, default=0, metavar="N", help=restarts)
     flags.add_argument("--dry-run", action="store_true", help="print what would be executed, and do nothing")
     return flags
 
@@ -42,7 +42,7 @@ def add(flags: argparse.ArgumentParser, name: str, default: object, help: str, *
         flags.add_argument(name, action="store_true", help=help)
         return
     shown = "" if default in (None, []) else f" (default: {default})"
-    kind = {int: positive, float: float}.get(type(default), text)
+    kind = {int: POSITIVE, float: float}.get(type(default), TEXT)
     flags.add_argument(name, **{"type": kind, "default": default, "help": help + shown} | more)
 
 
@@ -122,44 +122,33 @@ def hints(program: Sequence[str], watch: str, stop: str, resume: str = "the same
     say(f"resume: {resume}")
 
 
-# Types of options, for argparse.
+def like(pattern: str, meaning: str, convert: Callable = str) -> Callable:
+    """Type of an option for argparse: text of a pattern, converted."""
+
+    def read(value: str):
+        if not re.fullmatch(pattern, value):
+            raise argparse.ArgumentTypeError(f"{value!r} is not {meaning}")
+        return convert(value)
+
+    return read
 
 
-def text(value: str) -> str:
-    """One line of text. Empty values come from unset shell variables and are refused."""
-    if not value.strip() or not value.isprintable():
-        raise argparse.ArgumentTypeError(f"{value!r} is empty or not one line; is a variable unset?")
-    return value
-
-
-def natural(value: str, least: int = 0) -> int:
-    """A whole number from `least` up."""
-    if not value.isdecimal() or int(value) < least:
-        raise argparse.ArgumentTypeError(f"{value!r} is not a whole number from {least} up")
-    return int(value)
-
-
-def positive(value: str) -> int:
-    """A whole number from 1 up."""
-    return natural(value, least=1)
-
-
-def topology(value: str, dims: Mapping[str, int]) -> tuple[str, tuple[int, ...]]:
-    """(TPU, shape) of a slice, such as v5p:4x4x4; `dims` has the number of sizes by TPU."""
+def read_slice(value: str) -> tuple[str, tuple[int, ...]]:
+    """("v5p", (4, 4, 4)) of v5p:4x4x4."""
     kind, _, sizes = value.partition(":")
-    shape = tuple(int(size) for size in sizes.split("x") if size.isdecimal())
-    if kind not in dims or len(shape) != dims[kind] or sizes != "x".join(map(str, shape)) or 0 in shape:
-        known = ", ".join(f"{name}:{'x'.join('4' * count)}" for name, count in dims.items())
-        raise argparse.ArgumentTypeError(f"{value} is not a TPU with the shape of its slice in chips, such as {known}")
-    return kind, shape
+    return kind, tuple(map(int, sizes.split("x")))
 
 
-def variable(value: str) -> str:
-    """NAME=VALUE of an environment."""
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*=[^\0]*", value):
-        raise argparse.ArgumentTypeError(f"{value!r} is not NAME=VALUE")
-    return value
-
+# Empty values come from unset shell variables.
+TEXT = like(r"(?=.*\S)[^\x00-\x1f\x7f]+", "one line of text; is a variable unset?")
+NATURAL = like(r"\d+", "a whole number from 0 up", int)
+POSITIVE = like(r"0*[1-9]\d*", "a whole number from 1 up", int)
+VARIABLE = like(r"[A-Za-z_][A-Za-z0-9_]*=[^\0]*", "NAME=VALUE")
+SLICE = like(
+    r"((v4|v5p):[1-9]\d*x|(v5e|v6e):)[1-9]\d*x[1-9]\d*",
+    "a TPU with the shape of its slice in chips, such as v5p:4x4x4 or v5e:8x8",
+    read_slice,
+)
 
 # More keywords of `--env`, for processes that do not inherit this environment.
-VARIABLE = {"type": variable, "action": "append", "metavar": "NAME=VALUE"}
+ENV = {"type": VARIABLE, "action": "append", "metavar": "NAME=VALUE"}

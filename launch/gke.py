@@ -13,7 +13,6 @@ import argparse
 import json
 import math
 import posixpath
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -69,14 +68,18 @@ spec:
               volumes: {volumes}
 """
 
-# GKE's name of each TPU, the most chips of a single node ("Plan TPUs in GKE"), and the dimensions of a slice. Nodes of
-# larger slices have 4 chips.
+# GKE's name of each TPU, and the most chips of a single node ("Plan TPUs in GKE"); nodes of larger slices have 4 chips.
 TPUS = {
-    "v4": ("tpu-v4-podslice", 4, 3),
-    "v5e": ("tpu-v5-lite-podslice", 8, 2),
-    "v5p": ("tpu-v5p-slice", 4, 3),
-    "v6e": ("tpu-v6e-slice", 8, 2),
+    "v4": ("tpu-v4-podslice", 4),
+    "v5e": ("tpu-v5-lite-podslice", 8),
+    "v5p": ("tpu-v5p-slice", 4),
+    "v6e": ("tpu-v6e-slice", 8),
 }
+CLAIM = common.like(
+    "[a-z0-9][a-z0-9.-]*:/.*",
+    "NAME:PATH of a volume claim, such as shared:/shared",
+    lambda value: value.partition(":")[::2],
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -85,15 +88,15 @@ def main(argv: Sequence[str]) -> int:
     common.add(flags, "--name", "longhaul", "name of the JobSet")
     common.add(flags, "--namespace", None, "its namespace (default: kubectl's own)")
     common.add(flags, "--image", None, "image built from the Dockerfile, in a registry", required=True)
-    common.add(flags, "--tpu", None, "type and topology of the TPU node pool, such as v5p:4x4x4", type=tpu)
+    common.add(flags, "--tpu", None, "type and topology of the TPU node pool, such as v5p:4x4x4", type=common.SLICE)
     common.add(flags, "--gpu", None, "accelerator of the GPU node pool, such as nvidia-h100-80gb")
     common.add(flags, "--nodes", 1, "GPU nodes, one process on each")
     common.add(flags, "--gpus-per-node", 8, "GPUs of each node")
     common.add(flags, "--spot", True, "run on spot nodes")
-    common.add(flags, "--claim", None, "NAME:PATH of the volume claim that holds the work folder", type=claim)
+    common.add(flags, "--claim", None, "NAME:PATH of the volume claim that holds the work folder", type=CLAIM)
     common.add(flags, "--python", "python", "interpreter in the image")
     common.add(flags, "--apply", True, "apply the manifest with kubectl instead of printing it")
-    common.add(flags, "--env", [], "a variable of the program's environment; repeatable", **common.VARIABLE)
+    common.add(flags, "--env", [], "a variable of the program's environment; repeatable", **common.ENV)
     options, program = common.parse(flags, argv)
     if bool(options.tpu) == bool(options.gpu):
         flags.error("name the node pool, either as --tpu v5p:4x4x4 or as --gpu nvidia-h100-80gb --nodes 4")
@@ -121,7 +124,7 @@ def manifest(options: argparse.Namespace, program: Sequence[str]) -> str:
     tolerated = []
     if options.tpu:
         kind, shape = options.tpu
-        accelerator, single, _ = TPUS[kind]
+        accelerator, single = TPUS[kind]
         total, topology = math.prod(shape), "x".join(map(str, shape))
         chips = total if total <= single else 4
         pods, limits = total // chips, {"google.com/tpu": chips}
@@ -168,19 +171,6 @@ def manifest(options: argparse.Namespace, program: Sequence[str]) -> str:
 def escape(word: str) -> str:
     """Escape a word for Kubernetes, which reads $(NAME) as a variable and $$ as one dollar."""
     return word.replace("$", "$$")
-
-
-def tpu(value: str) -> tuple[str, tuple[int, ...]]:
-    """A TPU and the shape of its slice."""
-    return common.topology(value, {name: dims for name, (*_, dims) in TPUS.items()})
-
-
-def claim(value: str) -> tuple[str, str]:
-    """NAME:PATH of a volume claim and its mount point."""
-    claimed, _, path = value.partition(":")
-    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", claimed) or not path.startswith("/"):
-        raise argparse.ArgumentTypeError(f"{value!r} is not NAME:PATH of a volume claim, such as shared:/shared")
-    return claimed, path
 
 
 if __name__ == "__main__":

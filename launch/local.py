@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     flags = common.parser("local", __doc__)
     common.add(flags, "--processes", 2, "number of processes")
     devices = "virtual CPU devices per process (default: the machine's own)"
-    common.add(flags, "--devices", None, devices, type=common.positive)
+    common.add(flags, "--devices", None, devices, type=common.POSITIVE)
     common.add(flags, "--logs", None, "folder of process-0.log and so on (default: a new one)")
     common.add(flags, "--grace", 30.0, "seconds between asking the others to stop and a kill")
     options, program = common.parse(flags, argv)

@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command line; return sbatch's exit code."""
     flags = common.parser("slurm", __doc__)
     common.add(flags, "--nodes", 1, "number of nodes")
-    common.add(flags, "--gpus-per-node", None, "GPUs of each node (default: none)", type=common.positive)
+    common.add(flags, "--gpus-per-node", None, "GPUs of each node (default: none)", type=common.POSITIVE)
     common.add(flags, "--per", "node", "one process per node or GPU", choices=("node", "gpu"))
     common.add(flags, "--cpus", 8, "CPU cores per process")
     common.add(flags, "--time", "24:00:00", "time limit")

@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     common.add(flags, "--logs", "runs/ssh", "folder of the logs")
     common.add(flags, "--grace", 300.0, "seconds between asking a program to stop and a kill")
     common.add(flags, "--stop", True, "stop the run on all hosts, with everything saved")
-    common.add(flags, "--env", [], "a variable of the program's environment; repeatable", **common.VARIABLE)
+    common.add(flags, "--env", [], "a variable of the program's environment; repeatable", **common.ENV)
     options, program = common.parse(flags, argv, standalone=["stop"])
     hosts = read_hosts(flags, options)
     commands = [[*shlex.split(options.ssh), *OPTIONS, host] for host in hosts]

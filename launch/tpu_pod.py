@@ -30,14 +30,8 @@ GRACE = 600.0  # seconds for the workers to save and end
 LOST = ("PREEMPTED", "TERMINATED", "FAILED", "SUSPENDED")
 # States that do not end by themselves; all others are waited for.
 IDLE = ("STOPPED", "STOPPING", "HIDDEN", "UNKNOWN")
-# gcloud's name of each TPU, what it counts per chip (v4, v5p: two cores), and the dimensions of a slice.
-TPUS = {
-    "v4": ("v4", 2, 3),
-    "v5e": ("v5litepod", 1, 2),
-    "v5litepod": ("v5litepod", 1, 2),
-    "v5p": ("v5p", 2, 3),
-    "v6e": ("v6e", 1, 2),
-}
+# gcloud's name of each TPU, and what it counts per chip (v4, v5p: two cores).
+TPUS = {"v4": ("v4", 2), "v5e": ("v5litepod", 1), "v5p": ("v5p", 2), "v6e": ("v6e", 1)}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -56,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     common.add(flags, "--logs", None, "folder of the workers' log (default: runs/TPU)")
     common.add(flags, "--stop", True, "only stop the run on all workers, with everything saved")
     common.add(flags, "--delete", True, "delete the pod at the end, even after a failure")
-    common.add(flags, "--env", [], "a variable of the program's environment; repeatable", **common.VARIABLE)
+    common.add(flags, "--env", [], "a variable of the program's environment; repeatable", **common.ENV)
     options, program = common.parse(flags, argv, standalone=["stop", "delete", "create", "install"])
     if options.create and not options.version:
         flags.error("--create needs --version; gcloud compute tpus tpu-vm versions list shows them")
@@ -214,11 +208,11 @@ def query(command: Sequence[str]) -> str | None:
 def accelerator(value: str) -> list[str]:
     """gcloud's options for its own name of a pod (v5p-128) or a topology: v5p:4x4x4 has 64 chips of two cores."""
     if ":" not in value:
-        return [f"--accelerator-type={common.text(value)}"]
-    kind, shape = common.topology(value, {name: dims for name, (_, _, dims) in TPUS.items()})
+        return [f"--accelerator-type={common.TEXT(value)}"]
+    kind, shape = common.SLICE(value)
     if kind == "v4":  # the only one whose topology gcloud takes
         return [f"--type={kind}", f"--topology={value.partition(':')[2]}"]
-    prefix, cores, _ = TPUS[kind]
+    prefix, cores = TPUS[kind]
     return [f"--accelerator-type={prefix}-{cores * math.prod(shape)}"]
 
 

@@ -35,7 +35,6 @@ def run(arguments: Complete) -> None:
     rows, columns, colours = config.data.image
     kept = round(arguments.keep * rows)
     begun, size = kept * columns * colours, rows * columns * colours  # bytes of a prompt and of an image
-    _check_model(trained.model, size, workdir)
     # A row starts with the end token, as in training; then the kept bytes in the order row, column, colour.
     prompts = [np.append(trained.tokenizer.end_id, image.ravel()[:begun]).astype(np.int32) for image in originals]
     results = generate(
@@ -52,14 +51,8 @@ def run(arguments: Complete) -> None:
     added = np.array([ids for ids, _ in results], np.uint8).reshape(len(originals), arguments.samples, -1)
     images.write_png(target, picture(originals, added, kept))
     if arguments.format == "json":
-        facts = {
-            "step": trained.step,
-            "file": str(target),
-            "images": len(originals),
-            "samples": arguments.samples,
-            "kept": kept,
-        }
-        print(json.dumps(facts))
+        facts = {"step": trained.step, "file": str(target), "images": len(originals)}
+        print(json.dumps(facts | {"samples": arguments.samples, "kept": kept}))
     else:
         print(
             f"checkpoint {trained.step}: {len(originals)} images cut off below row {kept} of {rows}, "
@@ -88,10 +81,13 @@ def _originals(config, workdir: str, named: str, count: int) -> np.ndarray:
     """The first `count` images of a split or a source: uint8 [images, rows, columns, colours]."""
     shape = tuple(config.data.image)
     if ":" in named:
-        found = [
-            np.frombuffer(b"".join(document.chunks), np.uint8)
-            for document in itertools.islice(_documents(parser.parse(named, "--images", shape)), count)
-        ]
+        documents = (
+            document
+            for source in parser.parse(named, "--images", shape)
+            for span in source.spans(1 << 30)
+            for document in source.documents(span)
+        )
+        found = [np.frombuffer(b"".join(one.chunks), np.uint8) for one in itertools.islice(documents, count)]
     else:
         sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
         corpus = pipeline.prepare(*sections, Workdir(workdir).folders, report=say)
@@ -99,27 +95,15 @@ def _originals(config, workdir: str, named: str, count: int) -> np.ndarray:
     return np.array(found, np.uint8).reshape(-1, *shape)
 
 
-def _documents(found):
-    for source in found:
-        for span in source.spans(1 << 30):
-            yield from source.documents(span)
-
-
-def _check_model(model, size: int, workdir: str) -> None:
-    """Raises UserError unless the model is a decoder whose context holds an image of `size` bytes."""
-    if "inputs" in model.inputs:
-        raise UserError(f"--workdir={workdir}: an encoder-decoder cannot continue an image. Train a decoder.")
-    if size > model.context:
-        raise UserError(f"config.model.context={model.context}: shorter than an image. Train with {size}.")
-
-
 def _check(config, target: Path, arguments: Complete) -> None:
     """Raises UserError for a run of text, a share that leaves nothing to complete, and an unusable file name."""
-    if not config.data.image:
-        raise UserError(f"--complete: {arguments.workdir} was trained on text. Give --prompt instead.")
-    if round(arguments.keep * config.data.image[0]) >= config.data.image[0]:
-        raise UserError(f"--keep={arguments.keep}: leaves no row of the image to complete. Lower it.")
-    if target.suffix.lower() != ".png" or not target.parent.is_dir():
-        raise UserError(f"--complete={target}: not the name of a PNG file in an existing folder. Change it.")
-    if target.exists():
-        raise UserError(f"--complete={target}: exists, and nothing is overwritten. Give another name.")
+    rows = config.data.image[0] if config.data.image else 1
+    folder = target.parent.is_dir()
+    for wrong, problem in (
+        (not config.data.image, f"--complete: {arguments.workdir} was trained on text. Give --prompt instead."),
+        (round(arguments.keep * rows) >= rows, f"--keep={arguments.keep}: leaves no row to complete. Lower it."),
+        (target.suffix.lower() != ".png" or not folder, f"--complete={target}: not a PNG file in a folder. Change it."),
+        (target.exists(), f"--complete={target}: exists, and nothing is overwritten. Give another name."),
+    ):
+        if wrong:
+            raise UserError(problem)

@@ -137,8 +137,7 @@ def multiply_adds(program: Jaxpr, charges: Mapping[str, Charge] = PRODUCTS) -> C
     """Multiply-adds of a program and of all that it calls: {(scopes, outermost first; primitive): how many}.
 
     `charges` has the primitives that cost something. A loop costs its body, times its length; of branches the dearest
-    counts. The same product of the same numbers, written twice, is made once, as compilers see to. Raises ValueError
-    for products that are made nobody knows how often.
+    counts. The same product of the same numbers, written twice, is made once, as compilers see to.
     """
     total = Counter()
     for equation in _distinct(program):
@@ -147,8 +146,7 @@ def multiply_adds(program: Jaxpr, charges: Mapping[str, Charge] = PRODUCTS) -> C
             total[scopes, name] += charges[name](equation)
             continue
         called = [multiply_adds(one, charges) for one in _called(equation)]
-        if name in UNKNOWN and any(called):
-            raise ValueError(f"there are products within '{name}', and no telling how often they are made")
+        assert name not in UNKNOWN or not any(called), f"nothing tells how often '{name}' makes its products"
         # Only one branch runs; charge the most expensive.
         if name == "cond":
             called = [max(called, key=Counter.total)]

@@ -65,18 +65,8 @@ def summed(found: Iterable[Collective]) -> list[dict]:
     """Table rows: collectives by kind and axes, largest first."""
     rows: dict[tuple, dict] = {}
     for one in found:
-        row = rows.setdefault(
-            (one.kind, one.axes),
-            {
-                "kind": one.kind,
-                "axes": list(one.axes),
-                "devices": one.devices,
-                "in_program": 0,
-                "in_step": 0,
-                "bytes": 0,
-                "sent": 0.0,
-            },
-        )
+        fresh = {"kind": one.kind, "axes": list(one.axes), "devices": one.devices}
+        row = rows.setdefault((one.kind, one.axes), fresh | {"in_program": 0, "in_step": 0, "bytes": 0, "sent": 0.0})
         row["in_program"] += 1
         row["in_step"] += one.times
         row["bytes"] += one.times * one.bytes
@@ -85,30 +75,24 @@ def summed(found: Iterable[Collective]) -> list[dict]:
 
 
 def groups(text: str) -> np.ndarray | None:
-    """Device groups [groups, devices] that `replica_groups` names; None if it names none.
+    """Device groups [groups, devices] that `replica_groups` names; None in an unknown format.
 
     Formats: a list; an iota such as [4,2]<=[2,4]T(1,0); axes of a mesh such as mesh['a'=2,'b'=4] {'b'}, or a part of
-    one, 'b':(1)2. Errors: ValueError for any other text.
+    one, 'b':(1)2.
     """
-    text = text.strip()
-    if text in ("", "{}"):
-        return None
     if text.startswith("{"):
         return np.array([[int(place) for place in one.split(",")] for one in re.findall(r"\{([\d, ]+)\}", text)])
-    if text.startswith("mesh["):
-        return _of_mesh(text)
+    if of_mesh := OF_MESH.fullmatch(text):
+        return _of_mesh(of_mesh)
     iota = re.fullmatch(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
     if not iota:
-        raise ValueError(f"replica groups {text}")
+        return None
     shape, sizes, order = ([int(size) for size in part.split(",")] if part else None for part in iota.groups())
     places = np.arange(math.prod(sizes)).reshape(sizes)
     return (places if order is None else places.transpose(order)).reshape(shape)
 
 
-def _of_mesh(text: str) -> np.ndarray:
-    found = OF_MESH.fullmatch(text)
-    if not found:
-        raise ValueError(f"replica groups {text}")
+def _of_mesh(found: re.Match) -> np.ndarray:
     sizes = {name: [int(size)] for name, size in re.findall(r"'([^']*)'=(\d+)", found[1])}
     taken = []  # (axis, index of its part)
     for name, before, size in re.findall(r"'([^']*)'(?::\((\d+)\)(\d+))?", found[4]):
@@ -164,13 +148,13 @@ def _over(one: hlo.Instruction, mesh: Mapping[str, int]) -> tuple[int, tuple[str
         between = [pair for pair in groups(pairs) if pair[0] != pair[1]]
         over = {axis for pair in between for axis in axes_of(pair, mesh)}
         return 2, tuple(axis for axis in mesh if axis in over)
-    try:
-        of_mesh = OF_MESH.search(one.attributes)
-        found = groups(of_mesh[0] if of_mesh else one.attribute("replica_groups"))
-    except ValueError:
-        return math.prod(mesh.values()), (UNKNOWN,)
-    if found is None:
+    of_mesh = OF_MESH.search(one.attributes)
+    text = of_mesh[0] if of_mesh else one.attribute("replica_groups")
+    if text in ("", "{}"):
         return math.prod(mesh.values()), tuple(axis for axis, size in mesh.items() if size > 1) or (ALL,)
+    found = groups(text)
+    if found is None:
+        return math.prod(mesh.values()), (UNKNOWN,)
     return found.shape[1], axes_of(found[0], mesh)
 
 

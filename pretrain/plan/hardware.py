@@ -12,11 +12,9 @@ TB/s; NVLink 900 GB/s both directions together, so 450 GB/s each way among the 8
 """
 
 import dataclasses
-import importlib.util
 
 from jax.experimental import topologies
 
-from pretrain.errors import UserError
 from pretrain.parallel.devices import PEAKS
 
 GB = 1e9
@@ -52,8 +50,6 @@ HARDWARE = {
 }
 
 
-PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
-MISSING = "compiling for NVIDIA GPUs needs JAX's CUDA plugin, which is not installed; pip install -e '.[cuda]'"
 HOPPER = """
 gpu_device_info {{
   cuda_compute_capability {{ major: 9 feature_extension: ACCELERATED_FEATURES }}
@@ -77,10 +73,8 @@ TARGETS = {
 }
 
 
-def devices(name: str, family: str, count: int) -> list:
-    """`count` absent GPUs of one machine. Errors: UserError without JAX's CUDA plugin."""
-    if not any(importlib.util.find_spec(plugin) for plugin in PLUGINS):
-        raise UserError(f"--topology={name}: {MISSING}")
+def devices(family: str, count: int) -> list:
+    """`count` absent GPUs of one machine."""
     described = topologies.get_topology_desc(
         platform="cuda", topology_name=family, target_config=TARGETS[family], topology=f"1x1x{count}"
     )

@@ -90,7 +90,7 @@ class Program:
 
 
 def read(text: str) -> Program:
-    """Parses the text of `jax.stages.Compiled.as_text`. Errors: ValueError for a computation without an end."""
+    """Parse the text of `jax.stages.Compiled.as_text`."""
     # A computation starts with a header line that ends in "{" and ends with a line "}".
     lines, entry, current = {}, "", None
     for line in text.splitlines():
@@ -105,9 +105,7 @@ def read(text: str) -> Program:
         elif current:  # continuation: a kernel's notes may span lines
             current[-1] += line
     computations = {name: [_instruction(line, NAMED.match(line)) for line in of] for name, of in lines.items()}
-    for name, of in computations.items():
-        if not any(one.root for one in of):
-            raise ValueError(f"the compiled program's computation {name} has no ROOT: the text is incomplete")
+    assert all(any(one.root for one in of) for of in computations.values()), "a computation without its ROOT"
     return Program(computations, entry)
 
 

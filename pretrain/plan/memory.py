@@ -10,7 +10,6 @@ import jax.numpy as jnp
 
 from pretrain.costs.capacity import on_device
 from pretrain.losses.objective import BoundModel
-from pretrain.metrics.progress import amount
 from pretrain.parallel.mesh import AXES, Layout, make_mesh
 from pretrain.step import recurrent_state
 from pretrain.step.train_spec import TrainSpec
@@ -37,22 +36,16 @@ class Compiled:
     temporary: int
     generated_code: int
 
+    @classmethod
+    def of(cls, program: jax.stages.Compiled) -> "Compiled":
+        facts = program.memory_analysis()
+        names = ("argument", "output", "alias", "temp", "generated_code")
+        return cls(*(getattr(facts, f"{name}_size_in_bytes") for name in names))
+
     @property
     def needed(self) -> int:
         """Peak bytes of the running program."""
         return self.argument + self.output - self.alias + self.temporary + self.generated_code
-
-
-def compiled(program: jax.stages.Compiled) -> Compiled:
-    """The compiler's memory analysis of a program."""
-    facts = program.memory_analysis()
-    return Compiled(
-        argument=facts.argument_size_in_bytes,
-        output=facts.output_size_in_bytes,
-        alias=facts.alias_size_in_bytes,
-        temporary=facts.temp_size_in_bytes,
-        generated_code=facts.generated_code_size_in_bytes,
-    )
 
 
 def state_bytes(spec, config) -> dict[str, int]:
@@ -121,54 +114,43 @@ def remedy(rows: Mapping[str, int], config, mesh: Mapping[str, int], capacity: f
     """(largest category, its bytes, what reduces it); all temporaries of the step count as one."""
     made = sum(rows.get(name, 0) for name in MADE)
     shares = {name: size for name, size in rows.items() if name not in (*MADE, "other")} | {WORK: made}
-    most = max(shares, key=shares.get)
-    return most, shares[most], _lessened(most, shares, sum(rows.values()), config, mesh, capacity)
-
-
-def _lessened(most: str, shares: Mapping[str, int], needed: int, config, mesh: Mapping[str, int], capacity) -> str:
-    """The override that reduces the largest category."""
-    split = f"with --config.mesh.data=1 --config.mesh.fsdp={mesh['data'] * mesh['fsdp']}"
-    if most in (WORK, "batch"):
-        # Accumulation adds a float32 sum of gradients, which does not shrink with the rows of a part.
+    most, needed = max(shares, key=shares.get), sum(rows.values())
+    room = ROOM * capacity - (needed - shares[most])
+    target = most
+    if most == WORK and room <= 0:  # the rest alone is too much, in however many parts
+        target = max(shares, key=lambda name: shares[name] if name != most else -1)
+    if target == WORK:
+        # Parts of a batch are summed in float32, next to the gradient of the current part.
         summed = shares.get("gradients", 0) if config.train.accumulate == 1 else 0
-        # Memory left for the work of one part once everything else is placed.
-        room = ROOM * capacity - (needed - shares[most]) - summed
-        next_most = max(shares, key=lambda name: shares[name] if name != most else -1)
-        if room <= 0 and next_most in ("memory of lanes", "teacher"):
-            first = _lessened(next_most, shares, needed, config, mesh, capacity)
-            return f"first {first}, since {amount(shares[next_most])}B are {next_most}, in however many parts"
-        if room <= 0 and mesh["data"] > 1:
-            return f"first split parameters, gradients and optimiser state {split}"
-        if room + summed <= 0:
-            return _elsewhere(needed, mesh, capacity)
-        parts = config.train.accumulate * shares[most] / room if room > 0 else math.inf
-        more = _parts(config.train, parts, mesh["data"] * mesh["fsdp"]) if room > 0 else None
-        if more and more < parts and config.model.remat != "full":
-            return f"raise config.train.accumulate to {more} and set --config.model.remat=full"
-        if more:
-            return f"raise config.train.accumulate to {more}"
-        if config.model.remat != "full":
-            return "set --config.model.remat=full"
-        return "split rows with config.mesh.sequence or heads with config.mesh.tensor"
-    if most == "memory of lanes":
-        return "lower config.model.memory or config.train.batch_size"
-    if most == "teacher":
-        return "choose a smaller one in config.distill.teacher, or raise config.mesh.fsdp"
+        return most, shares[most], _less_work(made, room - summed, config, mesh)
+    if target in SMALLER:
+        return most, shares[most], SMALLER[target]
     if mesh["data"] > 1:
-        return f"split them {split}"
-    return _elsewhere(needed, mesh, capacity)
+        fsdp = mesh["data"] * mesh["fsdp"]
+        return most, shares[most], f"split parameters with --config.mesh.data=1 --config.mesh.fsdp={fsdp}"
+    devices = math.prod(mesh.values()) * math.ceil(needed / capacity)
+    return most, shares[most], f"take {devices} devices or more, or lower the model's size"
 
 
-def _elsewhere(needed: int, mesh: Mapping[str, int], capacity: float) -> str:
-    times = math.ceil(needed / capacity)
-    return f"take {times} times as many devices, {math.prod(mesh.values()) * times} or more, or lower the model's size"
+SMALLER = {  # what reduces a category that the mesh does not
+    "batch": "lower config.train.batch_size",
+    "memory of lanes": "lower config.model.memory or config.train.batch_size",
+    "teacher": "choose a smaller config.distill.teacher, or raise config.mesh.fsdp",
+}
 
 
-def _parts(train, wanted: float, shards: int) -> int | None:
-    """More parts for a batch: the fewest from `wanted` on that divide it, else the most; None if there are none."""
-    rows, left = divmod(train.batch_size, shards)
-    several = [parts for parts in range(train.accumulate + 1, rows + 1) if rows % parts == 0 and not left]
-    return next((parts for parts in several if parts >= wanted), several[-1] if several else None)
+def _less_work(made: int, room: float, config, mesh: Mapping[str, int]) -> str:
+    """What reduces activations and temporaries to `room` bytes: more parts of the batch, remat, other axes."""
+    train, full = config.train, config.model.remat == "full"
+    rows = train.batch_size // (mesh["data"] * mesh["fsdp"])
+    several = [parts for parts in range(train.accumulate + 1, rows + 1) if rows % parts == 0]
+    enough = [parts for parts in several if room > 0 and train.accumulate * made / parts <= room]
+    if enough or (full and several):
+        return f"raise config.train.accumulate to {(enough or several[-1:])[0]}"
+    if full:
+        return "split rows with config.mesh.sequence or heads with config.mesh.tensor"
+    more = f"raise config.train.accumulate to {several[-1]} and " if several and room > 0 else ""
+    return f"{more}set --config.model.remat=full"
 
 
 @dataclasses.dataclass(frozen=True)

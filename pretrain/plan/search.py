@@ -38,7 +38,6 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
     estimates = Estimates(config, topology, devices)
     refused = Refused(report)
     scored = _scored(estimates, choices, refused)
-    refused.tell()
     capacity = topology.hardware.memory or math.inf
     # Estimates of activations are at most about 4 times too high, so a quarter of them is a safe lower bound.
     possible = [(found, choice) for found, choice in scored if found.held + found.activations / 4 <= capacity]
@@ -57,7 +56,6 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
             facts = step.plan(choice.apply(config), topology, devices)
         except USER_ERRORS as error:
             refused.add(choice, error)
-            refused.tell()
             continue
         ranked.append((choice, facts))
         fits = facts["memory"]["fits"] is not False
@@ -75,8 +73,8 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
     ended = f"{len(ranked)} of {len(possible):,} tried; {ended or 'no other can be faster'}"
     ranked.sort(key=lambda item: _order(item[1]))
     if not fitting:
-        unseen = refused.causes and not ranked and (possible or not scored)
-        raise UserError(refused.all() if unseen else _nothing(config, topology, scored, ranked, ended))
+        causes = [*refused.causes.values()] if possible or not scored else []
+        raise UserError(_nothing(config, topology, scored, ranked, causes, ended))
     best, facts = ranked[0]
     return {
         "tried": {"choices": len(choices), "possible": len(possible), "compiled": len(ranked)},
@@ -89,26 +87,16 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
 
 
 class Refused:
-    """Choices that are refused before compilation, reported once per cause."""
+    """Choices that are refused before compilation; the first of each cause is reported."""
 
     def __init__(self, report: Callable[[str], None]):
-        self.report, self.causes, self.told = report, {}, set()
+        self.report, self.causes = report, {}
 
     def add(self, choice: Choice, error: Exception) -> None:
         cause = re.sub(r"\d+", "#", str(error))  # sizes differ between meshes
-        self.causes.setdefault(cause, []).append((choice, str(error)))
-
-    def tell(self) -> None:
-        for cause, several in self.causes.items():
-            if cause not in self.told:
-                choice, error = several[0]
-                self.report(f"left out {len(several):,} choices such as {words(choice)}: {error}")
-                self.told.add(cause)
-
-    def all(self) -> str:
-        """Message if every choice was refused."""
-        choice, error = next(iter(self.causes.values()))[0]
-        return f"--search: no choice compiles; {words(choice)}: {error}"
+        if cause not in self.causes:
+            self.causes[cause] = f"{words(choice)}: {error}"
+            self.report(f"left out choices such as {self.causes[cause]}")
 
 
 class Learnt:
@@ -141,18 +129,17 @@ class Learnt:
 
 def _scored(estimates: Estimates, choices: list[Choice], refused: Refused) -> list[tuple[Estimate, Choice]]:
     """Choices that can run, with their estimates."""
-    scored, wrong = [], {}
+    scored, checked, wrong = [], set(), set()
     for choice in choices:
+        if choice.mesh in wrong:
+            continue
         try:
-            # A mesh that does not divide rows or lengths is refused once, for all its choices.
-            if choice.mesh not in wrong:
-                wrong[choice.mesh] = None
+            if choice.mesh not in checked:
                 estimates.check(choice)
-            if wrong[choice.mesh]:
-                raise wrong[choice.mesh]
+                checked.add(choice.mesh)
             scored.append((estimates.of(choice), choice))
         except USER_ERRORS as error:
-            wrong[choice.mesh] = error
+            wrong.add(choice.mesh)
             refused.add(choice, error)
     return scored
 
@@ -255,17 +242,14 @@ def _order(facts: dict):
 
 
 def _row(choice: Choice, facts: dict) -> dict:
-    found = facts["roofline"]
+    found, kept = facts["roofline"], ("step_seconds", "apart_seconds", "bound", "mfu")
     return {
         "mesh": choice.sizes,
         "accumulate": choice.accumulate,
         "remat": choice.remat,
         "fits": facts["memory"]["fits"],
         "needed": facts["memory"]["needed"],
-        "step_seconds": found and found["step_seconds"],
-        "apart_seconds": found and found["apart_seconds"],
-        "bound": found and found["bound"],
-        "mfu": found and found["mfu"],
+        **{name: found and found[name] for name in kept},
         "words": words(choice),
         "result": result(facts),
         "overrides": choice.overrides(),
@@ -289,7 +273,7 @@ def result(facts: dict) -> str:
     return f"fits, {needed}, {found['step_seconds']:.3g} s a step, bound by {found['bound']}, MFU {found['mfu']:.0%}"
 
 
-def _nothing(config, topology: Topology, scored, ranked, ended: str) -> str:
+def _nothing(config, topology: Topology, scored, ranked, causes: list[str], ended: str) -> str:
     """Message if nothing fits."""
     start = f"--topology={topology.name}: {config.name} does not fit"
     if ranked:
@@ -298,12 +282,11 @@ def _nothing(config, topology: Topology, scored, ranked, ended: str) -> str:
         most, _, remedy = memory.remedy(found["categories"], choice.apply(config), choice.sizes, found["capacity"])
         lacking = amount(-found["left"])
         return f"{start} ({ended}). Nearest: {words(choice)}, {lacking}B too many, mostly {most}; {remedy}."
+    if causes:
+        return f"--search: no choice compiles, such as {causes[0]}"
     if not scored:
-        return (
-            f"{start}: no mesh of {topology.count} devices divides its batch and heads. Change config.train.batch_size."
-        )
-    capacity = topology.hardware.memory
-    least = min(scored, key=lambda item: item[0].held)[0].held
+        return f"{start}: no mesh of {topology.count} devices divides batch and heads. Change config.train.batch_size."
+    least, capacity = min(found.held for found, _ in scored), topology.hardware.memory
     return (
         f"{start}: parameters, optimizer state and gradients take {amount(least)}B of {amount(capacity)}B on each "
         f"device. Take {-(-least // capacity):.0f} times as many devices."

@@ -71,7 +71,7 @@ def plan(config, topology: Topology, devices=None, report: Callable[[str], None]
     config, spec, mesh = subject.config, subject.spec, subject.mesh
     report(f"compiling a step of {config.name} for {topology.name}: seconds, minutes for the largest")
     began = time.perf_counter()
-    lowered = _lowered(spec, config)
+    lowered = spec.lower_train_step(config.train.batch_size, config.data.length)
     # Tracing and compiling are timed apart: tracing grows with the model's Python, compiling with the program.
     traced = time.perf_counter()
     program, refused = _compiled(lowered)
@@ -91,17 +91,6 @@ def plan(config, topology: Topology, devices=None, report: Callable[[str], None]
         "warnings": subject.warnings + warnings(rows, mesh),
         "planning_seconds": seconds,
     }
-
-
-def _lowered(spec, config) -> jax.stages.Lowered:
-    try:
-        return spec.lower_train_step(config.train.batch_size, config.data.length)
-    except RuntimeError as error:
-        if "cuDNN not found" not in str(error):
-            raise
-        raise UserError(
-            "cuDNN: not installed. Run pip install -e '.[cuda]', or set --config.model.attention_path=xla."
-        ) from error
 
 
 @contextlib.contextmanager
@@ -136,7 +125,7 @@ def _memory(subject: Subject, program, refused: str | None) -> dict:
         needed, capacity = memory.stated(refused) or (sum(of_shapes.values()), capacity)
         rows, said = memory.estimated(of_shapes, needed, kept), None
     else:
-        found = memory.compiled(program)
+        found = memory.Compiled.of(program)
         rows, said, needed = memory.categories(of_shapes, found, kept), dataclasses.asdict(found), found.needed
     return {
         "fits": None if capacity is None else program is not None and needed <= capacity,

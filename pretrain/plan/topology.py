@@ -28,7 +28,11 @@ EXAMPLES = {
     "cpu": "cpu:8",
 }
 HOST = 4  # chips per TPU host, libtpu's default
-LIBTPU = "libtpu is not installed. Run pip install -e '.[plan]'."
+COMPILERS = {  # by platform: packages, one of which is needed, and the extra that installs it
+    "tpu": (("libtpu",), "plan"),
+    "cuda": (("jax_cuda13_plugin", "jax_cuda12_plugin"), "cuda"),
+    "cpu": (("jax",), ""),
+}
 SHAPE = re.compile(r"[1-9]\d{0,5}(x[1-9]\d{0,5})*")
 
 
@@ -49,13 +53,18 @@ class Topology:
 
         From here on this process uses CPUs only; its own accelerators stay free.
         """
+        packages, extra = COMPILERS[self.hardware.platform]
+        if not any(importlib.util.find_spec(package) for package in packages):
+            raise UserError(f"--topology={self.name}: {packages[0]} is not installed. Run pip install -e '.[{extra}]'.")
         _leave_accelerators_alone(self)
         match self.hardware.platform:
             case "tpu":
                 return _tpus(self)
             case "cuda":
-                return hardware.devices(self.name, self.hardware.family, self.count)
-        return _cpus(self)
+                return hardware.devices(self.hardware.family, self.count)
+        found = jax.devices("cpu")
+        assert len(found) >= self.count, f"JAX was initialised with {len(found)} CPU devices"
+        return found[: self.count]
 
 
 def parse(name: str) -> Topology:
@@ -108,8 +117,6 @@ def _leave_accelerators_alone(topology: Topology) -> None:
 
 
 def _tpus(topology: Topology) -> list:
-    if importlib.util.find_spec("libtpu") is None:
-        raise UserError(f"--topology={topology.name}: {LIBTPU}")
     options = {"chip_config_name": topology.hardware.core} if topology.hardware.core else {}
     # libtpu assumes whole hosts of 4 chips; a smaller slice needs its bounds spelled out.
     if topology.count < HOST:
@@ -122,13 +129,3 @@ def _tpus(topology: Topology) -> list:
             f"--topology={topology.name}: libtpu does not know this shape ({said}). "
             f"Try {EXAMPLES[topology.hardware.family]}."
         ) from error
-
-
-def _cpus(topology: Topology) -> list:
-    found = jax.devices("cpu")
-    if len(found) < topology.count:
-        raise UserError(
-            f"--topology={topology.name}: this process has {len(found)} devices. "
-            f"Set XLA_FLAGS=--xla_force_host_platform_device_count={topology.count}."
-        )
-    return found[: topology.count]

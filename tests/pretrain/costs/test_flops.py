@@ -10,7 +10,6 @@ from every_recipe import MOSTLY, config_of
 from flax import linen as nn
 
 import models
-from configs import sparse_transformer
 from configs.common import base, recurrent
 from models.attention.patterns import parse_pattern
 from models.transformer.mlp import GATED
@@ -140,7 +139,7 @@ def of_encoder_decoder(model: Mapping, row: Mapping[str, int], convention: str) 
 
 
 def distilled(config, row: Mapping[str, int], alone: Mapping[str, float], convention: str) -> dict[str, float]:
-    """The same of a student, whose logits of all tokens are made once more, and of its teacher, whose are made once."""
+    """The same with a teacher: the student computes its logits at all tokens once more."""
     teacher = config.model.to_dict() | config.distill.model.to_dict() | {"pair_head": False}
     of_teacher = FORMULAS[config.model.kind](teacher, row | {"slots": row["tokens"]}, convention)
     head = FORMULAS[config.model.kind](config.model, row | {"slots": row["tokens"]}, convention)["logits"]
@@ -241,18 +240,7 @@ def test_how_a_step_is_computed_changes_nothing(changes):
 
 
 @pytest.mark.parametrize(
-    "model",
-    [
-        {},
-        {"kv_heads": 2},
-        {"head_size": 10},
-        {"query_size": 3},
-        {"query_size": 5, "kv_heads": 2, "head_size": 10},
-        {"activation": "gated_silu"},
-        {"tied_head": False},
-        {"scan": False},
-    ],
-    ids=str,
+    "model", [{}, {"query_size": 5, "kv_heads": 2, "head_size": 10}, {"activation": "gated_silu"}], ids=str
 )
 def test_equals_the_products_of_the_traced_forward_pass(model):
     """The reference path multiplies all T x S scores, which is the `full` convention to the integer."""
@@ -281,15 +269,9 @@ def small_xl(**model):
 @pytest.mark.parametrize(
     "model",
     [
-        {},
-        {"head_size": 5},
-        {"positions": "rotary"},
         {"positions": "rotary", "head_size": 6},
-        {"cutoffs": (20, 30), "divisor": 2},
         {"cutoffs": (20,), "divisor": 2, "project_always": True, "shared_projections": "none", "tied_words": False},
-        {"cutoffs": (20,), "embed": 8},
         {"cutoffs": (20, 30), "embed": 8, "shared_projections": "all"},
-        {"cutoffs": (20, 30), "embed": 8, "shared_projections": "none"},
     ],
     ids=str,
 )
@@ -321,16 +303,10 @@ def test_equals_the_products_of_a_traced_segment_with_memory(model):
     assert sum(parts["full"].values()) - sum(parts["causal"].values()) == 2 * unseen
 
 
-@pytest.mark.parametrize(("positions", "by_pair"), [("relative", 3), ("rotary", 2)])
-def test_same_length_sees_as_many_keys_as_the_memory_holds(positions, by_pair):
-    parts = forward(small_xl(same_length=True, positions=positions))
+def test_same_length_sees_as_many_keys_as_the_memory_holds():
+    parts = forward(small_xl(same_length=True))
     assert parts["full"] == parts["causal"]
-    assert parts["full"]["attention scores and values"] == 2 * by_pair * 3 * 16 * 12
-
-
-def test_cifar10_halves_queries_and_keys():
-    config = sparse_transformer.get_config("cifar10")
-    assert forward(config)["causal"]["attention projections"] == 2 * 128 * 256 * 2 * (64 + 64 + 128 + 128)
+    assert parts["full"]["attention scores and values"] == 2 * 3 * 3 * 16 * 12
 
 
 @pytest.mark.parametrize(
@@ -339,11 +315,7 @@ def test_cifar10_halves_queries_and_keys():
         ("NVIDIA H200", 989e12),
         ("NVIDIA H100 80GB HBM3", 989e12),
         ("NVIDIA H100 PCIe", 756e12),
-        ("NVIDIA A100-SXM4-80GB", 312e12),
-        ("Tesla V100-SXM2-16GB", 125e12),
-        ("NVIDIA L4", 121e12),
         ("TPU v5 lite", 197e12),
-        ("TPU v5", 459e12),
         ("TPU v6 lite", 918e12),
         ("NVIDIA L40", None),
         ("NVIDIA H200 MIG 1g.18gb", None),

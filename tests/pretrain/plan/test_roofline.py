@@ -61,10 +61,6 @@ def test_the_links_of_an_axis(shape, sizes, axes, bandwidth):
     assert links(shape, sizes).bandwidth(axes) == bandwidth
 
 
-def test_devices_behind_a_switch_have_one_rate():
-    assert links((2, 4), (2, 4), HARDWARE["h100"]).bandwidth(("fsdp",)) == 450e9
-
-
 MOVES = """\
 HloModule jit_step
 
@@ -120,36 +116,6 @@ def test_bytes_that_move():
     write_a_layer = 400 + 4 + 400  # what is put, its place, where it is put
     to_the_chip = 400  # what is read; what lies near costs nothing
     assert roofline.moved(hlo.read(MOVES)) == 24 * (read_a_layer + write_a_layer + to_the_chip) + 3 * 400
-
-
-TUPLES = """\
-HloModule jit_step
-
-%two (p0: f32[24,100], p1: f32[100], p2: s32[], p3: f32[1000]) -> (f32[24,100], f32[100], f32[1000]) {
-  %p0 = f32[24,100]{1,0} parameter(0)
-  %p1 = f32[100]{0} parameter(1)
-  %p2 = s32[] parameter(2)
-  %p3 = f32[1000]{0} parameter(3)
-  %row = f32[1,100]{1,0} bitcast(%p1)
-  %update = f32[24,100]{1,0} dynamic-update-slice(%p0, %row, %p2, %p2)
-  %twice = f32[100]{0} add(%p1, %p1)
-  ROOT %all = (f32[24,100]{1,0}, f32[100]{0}, f32[1000]{0}) tuple(%update, %twice, %p3)
-}
-
-ENTRY %main (a: f32[24,100], b: f32[100], c: s32[], d: f32[1000]) -> (f32[24,100], f32[100], f32[1000]) {
-  %a = f32[24,100]{1,0} parameter(0)
-  %b = f32[100]{0} parameter(1)
-  %c = s32[] parameter(2)
-  %d = f32[1000]{0} parameter(3)
-  %place = f32[24,100]{1,0} custom-call(), custom_call_target="AllocateBuffer"
-  ROOT %o = (f32[24,100]{1,0}, f32[100]{0}, f32[1000]{0}) fusion(%a, %b, %c, %d), kind=kLoop, calls=%two
-}
-"""
-
-
-def test_bytes_of_a_fusion_that_makes_several_things():
-    """A slice that is put into its place, a sum, and what is handed on untouched."""
-    assert roofline.moved(hlo.read(TUPLES)) == (400 + 4) + 400 + 400
 
 
 NESTED = """\

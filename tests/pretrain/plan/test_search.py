@@ -100,33 +100,6 @@ def test_the_fastest_that_fits_wins(compiled):
     assert times == sorted(times)
 
 
-def test_of_two_that_take_as_long_the_one_with_less_to_warn_of_is_first():
-    """A mesh that splits a pod's axes is as fast on paper."""
-
-    def facts(step, apart, *warnings, needed=5, fits=True):
-        times = {"step_seconds": step, "apart_seconds": apart}
-        return {"memory": {"fits": fits, "needed": needed}, "roofline": times, "warnings": [*warnings]}
-
-    ordered = [
-        facts(1.0, 3.0),
-        facts(1.0, 3.0, needed=6),
-        facts(1.0, 2.0, "config.mesh splits the physical axes"),
-        facts(1.1, 1.2),
-        facts(0.5, 0.5, needed=100, fits=False),
-        facts(0.1, 0.1, needed=101, fits=False),
-    ]
-    assert sorted((ordered[place] for place in (3, 5, 0, 2, 4, 1)), key=search._order) == ordered
-
-
-def test_of_devices_whose_rates_are_not_known_bytes_decide():
-    def facts(recomputed, needed, *warnings):
-        memory, flops = {"fits": None, "needed": needed}, {"recomputed": recomputed}
-        return {"memory": memory, "roofline": None, "flops": flops, "warnings": [*warnings]}
-
-    ordered = [facts(0, 5, "each device holds all of it"), facts(0, 6), facts(1, 4)]
-    assert sorted((ordered[place] for place in (2, 1, 0)), key=search._order) == ordered
-
-
 def test_the_first_that_is_compiled_is_the_surest_to_fit():
     """Where the fastest leaves little room: all devices in fsdp, every layer computed again."""
     ways = [
@@ -182,25 +155,6 @@ def test_after_a_miss_estimates_are_scaled():
     assert learnt.needed(Estimate(10, 1, 1), "full") == 25
 
 
-def test_what_cannot_be_split_is_no_way_that_may_fit(estimates):
-    """Lengths that the devices of a row do not divide; said once."""
-    said = []
-    refused = search.Refused(said.append)
-
-    class Odd:
-        of = estimates.of
-
-        def check(self, choice):
-            if choice.sizes["sequence"] > 1:
-                raise UserError(f"63 does not divide over the {choice.sizes['sequence']} devices")
-
-    choices = list(search.candidates(config(), 8))
-    scored = search._scored(Odd(), choices, refused)
-    refused.tell()
-    assert 0 < len(scored) < len(choices) and all(choice.sizes["sequence"] == 1 for _, choice in scored)
-    assert len(said) == 1 and said[0].startswith(f"left out {len(choices) - len(scored):,} choices")
-
-
 def test_what_does_not_fit_comes_last_and_is_not_tried_again(compiled):
     needs, seen = compiled
     needs["data"] = 2e9
@@ -214,14 +168,3 @@ def test_search_without_a_fit_names_the_nearest_choice(compiled):
     needs.update(data=2e9, other=3e9)
     with pytest.raises(UserError, match="parameters"):
         search.search(config(), topology())
-    with pytest.raises(UserError, match="parameters"):
-        search.search(config(), topology(memory=1000.0))
-
-
-def test_search_without_a_choice_that_compiles(monkeypatch):
-    def plan(config, topology, devices):
-        raise UserError("this compiler takes none")
-
-    monkeypatch.setattr(step, "plan", plan)
-    with pytest.raises(UserError, match="this compiler takes none"):
-        search.search(config(), topology(memory=None))

@@ -21,7 +21,6 @@ from pretrain.plan.hardware import HARDWARE
         ("v5p:4x4", "2x4x4"),
         ("h200:16", "at most 8"),
         ("cpu:0", "cpu"),
-        ("cpu:9", "XLA_FLAGS"),
     ],
 )
 def test_wrong_topology_is_named_with_a_hint(name, hint):
