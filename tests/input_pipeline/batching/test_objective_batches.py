@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from read_batches import restore_masked, take
 
-from input_pipeline.errors import DataError
-
 WORDPIECE = {"kind": "wordpiece", "vocab_size": 150}
 SENTINELS = {"kind": "bytes", "sentinels": 100}
 
@@ -80,23 +78,6 @@ def test_evaluation_of_spans_reads_all_text(corrupted):
             ids += batch[side][batch[segments] > 0].tolist()
     text = corrupted.raw_bytes("train")
     assert sorted(i for i in ids if i < 256) == sorted(text)
-
-
-def test_pairs_with_lone_sentences(prepare, write, sentences):
-    """A source of single sentences next to one whose sentences follow."""
-    path = write("lone.txt", "one\n" * 30)
-    how = {"tokenizer": WORDPIECE, "objective": {"kind": "masked", "passes": 1}, "layout": "pairs"}
-    corpus = prepare(f"text:{path}?document=line + {sentences}", sentences="lines", length=32, **how)
-    labels = np.concatenate([batch["next"] for batch in take(corpus, 6)])
-    assert 0 < labels.mean() < 1
-
-
-def test_pairs_need_two_sentences_in_a_document(prepare, write):
-    path = write("lone.txt", "one\n" * 30)
-    with pytest.raises(DataError, match=r"data\.layout=pairs"):
-        prepare(
-            f"text:{path}?document=line", objective={"kind": "masked"}, layout="pairs", sentences="lines", length=32
-        )
 
 
 def test_smoothing_uses_counts_of_the_training_text(prepare, sentences):

@@ -5,16 +5,13 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from read_batches import take
 
 from configs import common
-from input_pipeline import batch_spec, pipeline
+from input_pipeline import batch_spec
 from input_pipeline.batching.train import BatchContext, StreamBatches
 from input_pipeline.corruption.causal import CausalLM
 from input_pipeline.errors import DataError
-from input_pipeline.io import Folders
 
 END = 256
 
@@ -116,14 +113,6 @@ def test_epoch_reads_each_row_once(prepare, source, layout):
     assert sorted(epochs[0]) == sorted(row.tobytes() for row in rows.read(np.arange(len(rows))).ids)
 
 
-def test_rows_come_in_order_without_shuffle(prepare, words):
-    corpus = prepare(words(30), shuffle=False)
-    joined = np.concatenate([batch["tokens"].ravel() for batch in take(corpus, 5, batch_size=4)])
-    ids = np.zeros(len(joined), np.int32)
-    corpus.stream("train").copy(0, ids)
-    assert np.array_equal(joined, ids)
-
-
 def test_packed_segments_hold_one_document(prepare, words):
     """A segment is one document, in order, from its end token or from the end of its last piece."""
     corpus = prepare(words(40), layout="packed", length=64)
@@ -139,10 +128,10 @@ def test_packed_segments_hold_one_document(prepare, words):
             assert np.array_equal(batch["weights"][row] > 0, segments > 0)
 
 
-@settings(max_examples=20)
-@given(st.integers(1, 5), st.integers(1, 30))
-def test_streams_are_contiguous(stream_corpus, batch_size, length):
-    stream = stream_corpus.stream("train")
+@pytest.mark.parametrize(("batch_size", "length"), [(1, 1), (3, 7), (5, 30)])
+def test_streams_are_contiguous(prepare, write, batch_size, length):
+    corpus = prepare(f"text:{write('a.txt', 'the quick brown fox ' * 40)}", layout="stream")
+    stream = corpus.stream("train")
     context = BatchContext(CausalLM(common.causal()), "stream", 3, batch_size, length, np.arange(batch_size))
     lanes = StreamBatches(context, stream, shuffle=True)
     epochs = [[lanes[epoch * lanes.batches + n] for n in range(lanes.batches)] for epoch in range(2)]
@@ -151,22 +140,6 @@ def test_streams_are_contiguous(stream_corpus, batch_size, length):
         for before, after in itertools.pairwise(batches):
             assert np.array_equal(before["targets"][:, -1], after["tokens"][:, 0])
         assert lanes.batches * length * batch_size > stream.tokens - batch_size * (length + 1)
-
-
-@pytest.fixture(scope="module")
-def stream_corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stream")
-    (folder / "a.txt").write_text("the quick brown fox\n" * 40)
-    config = common.base()
-    config.data.update(train=f"text:{folder}/a.txt", holdout=0.0, layout="stream")
-    config.tokenizer.kind = "bytes"
-    return pipeline.prepare(
-        config.data.to_dict(),
-        config.tokenizer.to_dict(),
-        config.objective.to_dict(),
-        Folders(folder / "run/tokenizer", folder / "run/data"),
-        report=lambda _: None,
-    )
 
 
 def test_mixture_shares(prepare, write):
