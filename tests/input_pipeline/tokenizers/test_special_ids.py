@@ -58,7 +58,6 @@ def test_extend_ids():
     ("settings", "size", "own"),
     [
         ({"kind": "bytes"}, 257, {"end": 256}),
-        ({"kind": "bytes", "path": "left/over/from/a/recipe.json"}, 257, {"end": 256}),
         ({"kind": "words", "vocab_size": 9}, 9, {"end": 0}),
         ({"kind": "sentencepiece", "vocab_size": 300}, 300, {"end": 1, "unknown": 0}),
     ],
@@ -98,14 +97,6 @@ def test_special_by_piece_name(tmp_path):
         **{name: model.piece_to_id(piece) for name, piece in
            (("classifier", "[CLS]"), ("separator", "[SEP]"), ("mask", "[MASK]"))},
     }  # fmt: skip
-
-
-def test_special_spelled_in_text(tmp_path):
-    path = tmp_path / "m.model"
-    path.write_bytes(sentencepiece_tokenizer.train(["<mask> " * 500], 280, "bpe", "phrases"))
-    tokenizer = sentencepiece_tokenizer.load(path)
-    assert tokenizer.decode(tokenizer.encode("<mask>")) == "<mask>"
-    assert tokenizer.special == {"end": 1, "unknown": 0}
 
 
 def test_special_missing(tmp_path, write):
