@@ -1,10 +1,7 @@
-"""BERT's encoder: published sizes, visibility, heads, initialization. Numbers are in test_bert_parity.py."""
-
-import math
+"""BERT's encoder: visibility, heads, initialization. test_hf_parity.py has its numbers."""
 
 import jax
 import jax.numpy as jnp
-import meshes
 import numpy as np
 import pytest
 from flax import linen as nn
@@ -36,44 +33,6 @@ def tokens(rows=2, length=9):
 
 def run(model, params, *args, **inputs):
     return jax.jit(lambda params, args, inputs: model.apply(params, *args, **inputs).hidden)(params, args, inputs)
-
-
-def count(**sizes):
-    """Number of parameters of a model of these sizes: {name: count}."""
-    fields = encoder()
-    fields.update(sizes)
-    model = models.build(fields.to_dict())
-    shapes = nn.unbox(jax.eval_shape(lambda key: model.init(key, **model.example()), jax.random.key(0)))["params"]
-    return {name: sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree)) for name, tree in shapes.items()}
-
-
-SIZES = {  # layers, width, heads, vocabulary; parameters of the encoder with its pooler, and with both heads
-    "base uncased": (12, 768, 12, 30_522, 109_482_240, 110_106_428),
-    "base cased": (12, 768, 12, 28_996, 108_310_272, 108_932_934),
-    "large uncased": (24, 1024, 16, 30_522, 335_141_888, 336_226_108),
-    "large cased": (24, 1024, 16, 28_996, 333_579_264, 334_661_958),
-    "multilingual cased": (12, 768, 12, 119_547, 177_853_440, 178_566_653),
-    "multilingual uncased": (12, 768, 12, 105_879, 167_356_416, 168_055_961),
-    "tiny": (2, 128, 2, 30_522, 4_385_920, None),
-    "mini": (4, 256, 4, 30_522, 11_170_560, None),
-    "small": (4, 512, 8, 30_522, 28_763_648, None),
-    "medium": (8, 512, 8, 30_522, 41_373_184, None),
-}
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_parameters(name):
-    layers, width, heads, vocabulary, encoder_alone, whole = SIZES[name]
-    counts = count(layers=layers, width=width, heads=heads, ff=4 * width, vocab_size=vocabulary)
-    of_heads = ("transform", "transform_norm", "head_bias", "pairs")
-    assert sum(counts.values()) - sum(counts[name] for name in of_heads) == encoder_alone
-    assert whole in (None, sum(counts.values()))
-
-
-def test_without_pairs_there_is_no_pooler():
-    sizes = {"base": 30_522, "cased": 28_996, "multilingual": 119_547}
-    counts = {name: sum(count(vocab_size=size, pair_head=False).values()) for name, size in sizes.items()}
-    assert counts == {"base": 109_514_298, "cased": 108_340_804, "multilingual": 177_974_523}
 
 
 def test_every_token_sees_the_whole_row(bert):
@@ -112,13 +71,6 @@ def test_documents_do_not_leak(bert):
     assert np.abs(gradient["params"]["layers"]["attention"]["query"]["kernel"]).max() > 1e-3
 
 
-def test_types_change_the_states(bert):
-    row, types = tokens(), jnp.array([[0] * 4 + [1] * 5] * 2)
-    hidden = run(*bert, row)
-    np.testing.assert_array_equal(run(*bert, row, types=jnp.zeros_like(row)), hidden)
-    assert np.abs(run(*bert, row, types=types) - hidden).max() > 1e-2
-
-
 def test_heads(bert):
     """Logits of a few positions need no others; pairs depend on the first token alone."""
     model, params = bert
@@ -133,17 +85,6 @@ def test_heads(bert):
     assert pairs.shape == (2, 2) and pairs.dtype == jnp.float32
     np.testing.assert_array_equal(model.apply(params, hidden.at[:, 1:].set(0), method="pair_logits"), pairs)
     assert np.abs(model.apply(params, hidden, method="pooled")).max() < 1
-
-
-@pytest.mark.parametrize("rates", [{"dropout": 0.5}, {"dropout_attention": 0.5}], ids=str)
-def test_dropout_draws_by_row(rates):
-    model = build(**{"dropout": 0.0, "dropout_attention": 0.0} | rates)
-    params, row, place = initial(model), jnp.tile(jnp.arange(7)[None], (3, 1)), jnp.array([2, 0, 5])
-    key = {"dropout": jax.random.key(0)}
-    noisy = jax.jit(lambda tokens, row: model.apply(params, tokens, row=row, train=True, rngs=key).hidden)
-    whole = noisy(row, place)
-    np.testing.assert_array_equal(noisy(row[1:], place[1:]), whole[1:])
-    assert np.abs(whole[0] - whole[1]).max() > 1e-2
 
 
 def test_truncated_init():
@@ -249,23 +190,6 @@ def test_fan_in_init():
     for kernel, inputs in zip(kernels, (128, 512, 128), strict=True):
         kernel = np.abs(kernel["kernel"])
         assert 0.99 < kernel.max() * inputs**0.5 <= 1 and kernel.mean() * inputs**0.5 == pytest.approx(0.5, rel=0.02)
-
-
-@pytest.mark.parametrize("sizes", [pytest.param((8, 1, 1, 1), marks=pytest.mark.slow), (1, 2, 2, 2)], ids=str)
-def test_a_mesh_changes_nothing(sizes):
-    model = build(vocab_size=32)
-    params, row = initial(model), tokens(8, 12)
-    segments = jnp.asarray(np.arange(12)[None] < np.arange(5, 13)[:, None], jnp.int32)
-
-    def loss(params, row, segments):
-        hidden = model.apply(params, row, segments=segments).hidden
-        logits = model.apply(params, hidden, method="logits")
-        return jnp.square(logits).mean() + jnp.square(model.apply(params, hidden, method="pair_logits")).mean()
-
-    expected, gradient = jax.jit(jax.value_and_grad(loss))(params, row, segments)
-    with meshes.over(model, sizes) as place:
-        value, split = jax.jit(jax.value_and_grad(loss))(*place(params, row, segments))
-    meshes.assert_same(value, split, expected, gradient)
 
 
 def test_encoder_refuses_decoding_and_long_rows(bert):

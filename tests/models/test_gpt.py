@@ -128,19 +128,6 @@ def test_logits_equal_the_formulas(small, case):
     np.testing.assert_allclose(ours, theirs, atol=2e-5, rtol=2e-5)
 
 
-def test_head_inputs_are_the_stored_arrays(small):
-    model, params = small()
-    hidden = jnp.ones((1, 2, model.width))
-    given, matrix, bias = model.apply(params, hidden, method="head_inputs")
-    np.testing.assert_array_equal(given, hidden)
-    assert bias is None
-    np.testing.assert_array_equal(matrix, params["params"]["tokens"])
-    model, params = small(tied_head=False, head_bias=True)
-    _, matrix, bias = model.apply(params, hidden, method="head_inputs")
-    np.testing.assert_array_equal(matrix, params["params"]["head"])
-    assert bias.shape == (model.vocab_size,)
-
-
 def test_compute_type_and_storage_type(small):
     model, params = small(dtype="bfloat16")
     output = model.apply(params, jnp.zeros((1, 4), jnp.int32))

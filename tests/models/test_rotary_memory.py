@@ -1,11 +1,9 @@
 """Rotary positions over a memory: the formula, a dense rotary decoder's long row, distances alone, eight devices."""
 
-import functools
 import math
 
 import jax
 import jax.numpy as jnp
-import meshes
 import numpy as np
 import pytest
 from flax import linen as nn
@@ -120,42 +118,3 @@ def test_a_layer_over_memory_is_the_formula():
     np.testing.assert_allclose(out, np.einsum("BTNH,NHD->BTD", expected, weights["output"]), atol=1e-4)
     np.testing.assert_array_equal(kept.hidden[1], seen[:, -M:].astype(np.float32))  # states as they are, not turned
     np.testing.assert_array_equal(kept.hidden[::2], memory.hidden[::2])  # of the other layers
-
-
-def test_what_is_remembered_does_not_depend_on_where_it_will_stand():
-    """The same text behind memories of two lengths: the same states are kept, and the next row reads them alike."""
-    short, long, row = build(memory=2 * T), build(memory=4 * T), tokens(3 * T)
-    params = drawn(short)
-    np.testing.assert_allclose(in_segments(short, params, row), in_segments(long, params, row), atol=2e-5)
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_nothing_of_distances_has_parameters(shared):
-    params = drawn(build(shared_biases=shared))["params"]
-    assert params.keys() == {"vocabulary", "layers"}
-    assert params["layers"]["attention"].keys() == {"query", "key", "value", "output"}
-    of_layer = 4 * D * D + (D * 24 + 24) + (24 * D + D) + 2 * 2 * D
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == V * D + V + 2 * of_layer
-
-
-@pytest.mark.parametrize("memory", [M, 6], ids=["divides", "does not divide"])
-@pytest.mark.parametrize("sizes", [(2, 2, 1, 2), (2, 1, 2, 2), (1, 2, 4, 1)], ids=str)
-def test_a_mesh_changes_nothing(sizes, memory):
-    model = build(memory=memory, heads=4)
-    params, row = drawn(model), tokens(2 * T)
-
-    def step(params, row):
-        carried = model.apply(params, row[:, :T], carried=nn.unbox(model.init_memory(B))).carried
-
-        def loss(params):
-            out = model.apply(params, row[:, T:], carried=carried)
-            return jnp.square(model.apply(params, out.hidden, method="logits")).mean(), out.carried
-
-        return jax.value_and_grad(loss, has_aux=True)(params)
-
-    expected = jax.jit(step)(params, row)
-    with meshes.over(model, sizes) as place:
-        found = jax.jit(step)(*place(params, row))
-    check = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)  # sums in another order
-    jax.tree.map(check, jax.device_get(found), jax.device_get(expected))
-    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected[1])) > 0.1

@@ -1,4 +1,4 @@
-"""T5's encoder-decoder: published sizes, who sees whom, how it starts. test_t5_parity.py has its numbers.
+"""T5's encoder-decoder: who sees whom, how it starts. test_hf_parity.py has its numbers.
 
 What it writes is tested in tests/pretrain/decoding/test_source.py.
 """
@@ -7,7 +7,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import meshes
 import numpy as np
 import pytest
 from flax import linen as nn
@@ -68,35 +67,6 @@ def tokens(rows, length, seed=1):
 
 def run(model, params, **inputs):
     return jax.jit(lambda params, inputs: model.apply(params, **inputs).hidden)(params, inputs)
-
-
-SIZES = {  # layers, width, ff, heads, head size; parameters, and of them the encoder's
-    "small": (6, 512, 2048, 8, 64, 60_506_624, 35_330_816),
-    "base": (12, 768, 3072, 12, 64, 222_903_552, 109_628_544),
-    "large": (24, 1024, 4096, 16, 64, 737_668_096, 334_939_648),
-    "3b": (24, 1024, 16_384, 32, 128, 2_851_598_336, 1_240_909_824),
-    "11b": (24, 1024, 65_536, 128, 128, 11_307_321_344, 4_864_791_552),
-    "v1.1 small": (8, 512, 1024, 6, 64, 76_961_152, None),
-    "v1.1 base": (12, 768, 2048, 12, 64, 247_577_856, None),
-    "v1.1 large": (24, 1024, 2816, 16, 64, 783_150_080, None),
-    "v1.1 xl": (24, 2048, 5120, 32, 64, 2_849_757_184, None),
-    "v1.1 xxl": (24, 4096, 10_240, 64, 64, 11_135_332_352, None),
-}
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_parameters(name):
-    layers, width, ff, heads, head_size, whole, encoder = SIZES[name]
-    fields = encoder_decoder()
-    fields.update(layers=layers, width=width, ff=ff, heads=heads, head_size=head_size)
-    if name.startswith("v1.1"):
-        fields.update(activation="gated_gelu_tanh", tied_head=False)
-    model = models.build(fields.to_dict())
-    shapes = nn.unbox(jax.eval_shape(lambda key: model.init(key, **model.example()), jax.random.key(0)))["params"]
-    counts = {name: sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree)) for name, tree in shapes.items()}
-    assert sum(counts.values()) == whole
-    alone = sum(counts[name] for name in ("tokens", "encoder", "encoder_bias", "encoder_norm"))
-    assert encoder in (None, alone)
 
 
 def test_starts_as_published():
@@ -185,69 +155,7 @@ def test_examples_of_a_row_never_leak(each):
     np.testing.assert_allclose(alone[0], hidden, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes",
-    [{"scan": False}, {"remat": "full"}, {"remat": "dots", "scan": False}, {"attention_path": "chunked"}],
-    ids=str,
-)
-def test_ways_to_run_give_the_same(t5, changes):
-    model, params = t5
-    inputs, targets = tokens(2, 9), tokens(2, 7, 2)
-
-    def gradient(model):
-        def loss(params):
-            hidden = model.apply(params, tokens=targets, inputs=inputs).hidden
-            return jnp.sin(model.apply(params, hidden, method="logits")).sum()
-
-        return jax.jit(jax.grad(loss))(params)
-
-    for got, want in zip(*(jax.tree.leaves(gradient(m)) for m in (build(**changes), model)), strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-5 * max(1, np.abs(want).max()), rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_dropout_is_drawn_by_row(t5):
-    """Two rows at once, or each alone at its place of the global batch: both draw alike, at each of its sites."""
-    _, params = t5
-    rates = dict.fromkeys(("dropout", "dropout_attention", "dropout_ff", "dropout_hidden"), 0.3)
-    model, inputs, targets = build(**rates), tokens(2, 9), tokens(2, 7, 2)
-
-    @jax.jit
-    def hidden(rows):
-        given = {"tokens": targets[rows], "inputs": inputs[rows], "row": 5 + rows, "train": True}
-        return model.apply(params, **given, rngs={"dropout": jax.random.key(3)}).hidden
-
-    both, alone = (jnp.concatenate([hidden(np.array(rows)) for rows in split]) for split in ([[0, 1]], [[0], [1]]))
-    np.testing.assert_allclose(both, alone, atol=1e-5)
-    assert np.abs(both - run(model, params, tokens=targets, inputs=inputs)).max() > 0.1
-    assert 0.2 < float((both == 0).mean()) < 0.4  # the last hidden states are dropped too
-
-
 def test_long_inputs_are_refused(t5):
     model, params = t5
     with pytest.raises(models.ModelError, match=r"model\.context=32"):
         model.apply(params, tokens(1, 3), inputs=tokens(1, 33))
-
-
-@pytest.mark.parametrize(
-    ("kind", "sizes"),
-    [
-        pytest.param(kind, sizes, marks=() if (kind, sizes) == ("t5", (1, 2, 2, 2)) else pytest.mark.slow)
-        for kind, sizes in (("t5", (8, 1, 1, 1)), *((kind, (1, 2, 2, 2)) for kind in ("t5", "bart", "transformer")))
-    ],
-    ids=str,
-)
-def test_a_mesh_changes_nothing(kind, sizes):
-    model = build(vocab_size=32, **KINDS[kind])
-    params, targets, inputs = initial(model, 0.2), tokens(8, 8), tokens(8, 12, 2)
-    segments = jnp.asarray(np.arange(12)[None] < np.arange(5, 13)[:, None], jnp.int32)
-
-    def loss(params, targets, inputs, segments):
-        hidden = model.apply(params, targets, inputs=inputs, input_segments=segments).hidden
-        return jnp.square(model.apply(params, hidden, method="logits")).mean()
-
-    expected, gradient = jax.jit(jax.value_and_grad(loss))(params, targets, inputs, segments)
-    with meshes.over(model, sizes) as place:
-        value, split = jax.jit(jax.value_and_grad(loss))(*place(params, targets, inputs, segments))
-    meshes.assert_same(value, split, expected, gradient)

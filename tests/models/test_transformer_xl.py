@@ -177,27 +177,6 @@ def test_cached_decoding_equals_the_whole_row(xl):
         np.testing.assert_allclose(out.hidden[:, 0], whole[jnp.arange(B), places], atol=1e-5)
 
 
-def test_scanned_and_unrolled_layers_agree(xl):
-    model, params = xl
-    _, carried = in_segments(*xl, tokens(T))
-    one, other = (
-        run(model.clone(scan=scan, remat="full"), params, tokens(T), carried=carried) for scan in (True, False)
-    )
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)
-
-
-def test_dropout_needs_training_and_its_key():
-    model = build(dropout=0.5)
-    params = drawn(model)
-    quiet = model.apply(params, tokens(T)).hidden
-    noisy = [model.apply(params, tokens(T), train=True, rngs={"dropout": jax.random.key(k)}).hidden for k in (0, 0, 1)]
-    np.testing.assert_array_equal(noisy[0], noisy[1])
-    assert (noisy[0] == 0).mean() == pytest.approx(0.5, abs=0.15)
-    assert np.abs(noisy[0] - noisy[2]).max() > 0
-    assert np.abs(noisy[0] - quiet).max() > 0
-
-
 def test_every_leaf_of_the_memory_names_the_axis_of_its_lanes(xl):
     boxes = jax.tree.leaves(xl[0].init_memory(5), is_leaf=is_box)
     assert [box.names for box in boxes] == [("layers", "batch", None, None), ("batch",)]

@@ -1,13 +1,10 @@
 """Which backend `auto` selects, and which requests each backend refuses."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import pytest
 
 from models.attention import BACKENDS, select_backends
-from models.attention.kernels import gpu
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
 from models.errors import ModelError
@@ -102,14 +99,3 @@ def test_refusals_name_backends_that_support_the_request():
     with pytest.raises(ModelError, match="xla, chunked, reference"):
         select(Mask(causal=True), backend="sparse")
     assert list(BACKENDS) == ["splash", "cudnn", "triton", "sparse", "xla", "chunked", "reference"]
-
-
-def test_select_without_triton(monkeypatch):
-    """JAX 0.12 announces that the kernel will be removed."""
-    monkeypatch.setitem(sys.modules, "jax.experimental.pallas.ops.gpu", None)
-    gpu.triton_kernel.cache_clear()
-    try:
-        documents = Mask(causal=True, query_segments=jnp.ones((1, 4096)))
-        assert select(documents, platform="gpu", rows=4096) == ("chunked",)
-    finally:
-        gpu.triton_kernel.cache_clear()

@@ -121,16 +121,3 @@ def test_distance_table():
     angles = np.array([2, 2, 1, 0])[:, None] * np.array([1.0, 0.01])
     np.testing.assert_allclose(table, np.concatenate([np.sin(angles), np.cos(angles)], -1), atol=1e-6)
     assert distance_table(2, 4, 4, both_ways=True).shape == (5, 4)
-
-
-def test_rows_of_hidden_distances_can_be_left_out():
-    """A window of 3 keys needs the keys of distances 2, 1 and 0, shifted or looked up."""
-    by_row = jnp.arange(2 * 4 * 6, dtype=jnp.float32).reshape(2, 1, 4, 6)
-    positions = jnp.arange(2, 6)[None, None]
-    for all_rows, last_rows in (
-        (relative_shift(by_row, 6), relative_shift(by_row[..., 3:], 6)),
-        (relative_gather(by_row, positions, 6, 6), relative_gather(by_row[..., 3:], positions, 6, 3)),
-    ):
-        distance = np.asarray(positions)[0, 0][:, None] - np.arange(6)
-        seen = (distance >= 0) & (distance < 3)
-        np.testing.assert_array_equal(np.where(seen, all_rows, 0), np.where(seen, last_rows, 0))

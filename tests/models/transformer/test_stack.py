@@ -5,11 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from flax.errors import ScopeParamShapeError
 
 import models
 from configs.common import encoder
-from models.transformer.layer_stack import Stack
 
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 31, (2, 9)))
 
@@ -112,25 +110,3 @@ def test_remat_keeps_less_and_less(small):
     sizes = [sum(leaf.size for leaf in leaves[remat]) for remat in leaves]
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == 4
     assert [leaf.shape for leaf in leaves["full"]] == [(2, 2, 9, 16)]  # a layer's input and nothing else
-
-
-def test_apply_does_not_trace_initialization(small, monkeypatch):
-    model, params = small()
-    monkeypatch.setattr(Stack, "init", None)
-    assert jax.eval_shape(model.apply, params, jnp.zeros((1, 4), jnp.int32)).hidden.shape == (1, 4, 16)
-
-
-@pytest.mark.parametrize("scan", [True, False])
-def test_parameters_of_another_depth_are_refused(small, scan):
-    model, _ = small(scan=scan)
-    _, deeper = small(layers=3)
-    with pytest.raises((TypeError, ValueError), match=r"reshape|longer"):
-        jax.eval_shape(model.apply, deeper, jnp.zeros((1, 4), jnp.int32))
-
-
-@pytest.mark.parametrize("scan", [True, False])
-def test_parameters_of_another_width_are_refused(small, scan):
-    model, _ = small(scan=scan)
-    _, wider = small(ff=48)
-    with pytest.raises(ScopeParamShapeError):
-        jax.eval_shape(model.apply, wider, jnp.zeros((1, 4), jnp.int32))
