@@ -96,6 +96,7 @@ def advance(model, params, carried, token):
         tokens = carried.tokens.at[rows, carried.lengths].set(token)
         carried = carried.replace(tokens=tokens, lengths=carried.lengths + 1)
         return _reread(model, params, carried), carried
+    # The caches count each row's tokens, so positions need no argument.
     output = model.apply({"params": params}, token[:, None], carried=carried)
     return _logits_at(model, params, output.hidden, jnp.zeros_like(token)), output.carried
 

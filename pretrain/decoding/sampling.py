@@ -134,6 +134,7 @@ def truncate(logits: jax.Array, top_k: int, top_p: jax.Array | float, nucleus: b
     if top_k:
         least = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))[0][..., -1:]
         logits = jnp.where(logits < least, -jnp.inf, logits)
+    # After top-k: the nucleus is of the renormalised probabilities, as in Hugging Face's order of processors.
     if nucleus:
         # A token is in the nucleus if all likelier tokens together have less than top_p.
         ordered = -jnp.sort(-logits, axis=-1)
@@ -151,6 +152,7 @@ def _pick(logits, vocabulary, key, step, temperature, top_p, top_k, greedy, nucl
 
     `penalty`: the tokens in the text so far, bool [B, V], and the divisor of their logits.
     """
+    # The model's own, before temperature, penalty and truncation.
     log_probability = jax.nn.log_softmax(logits, axis=-1)
     logits = mask_unused_ids(logits, vocabulary)
     if penalty is not None:
@@ -184,6 +186,7 @@ def _add_token(seen, token):
 def _pad(prompts, max_tokens: int, context: int):
     """tokens [B, P], lengths [B], and the number of slots that prompt and continuation need, rounded up."""
     lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+    # Padding is on the right and has segment 0, so no token attends to it.
     width = min(_power_of_two(lengths.max()), context)
     tokens = np.zeros((len(prompts), width), np.int32)
     for row, prompt in zip(tokens, prompts, strict=True):
@@ -205,17 +208,15 @@ def _power_of_two(least: int) -> int:
 
 def _check_lengths(model, prompts, source: Mapping[str, np.ndarray], max_tokens: int) -> None:
     """Raises UserError for a prompt without a token, and for texts that the context does not hold."""
-    for index, prompt in enumerate(prompts):
+    read = (np.asarray(source.get("input_segments", np.zeros((len(prompts), 0)))) > 0).sum(1)
+    for index, (prompt, inputs) in enumerate(zip(prompts, read, strict=True)):
         if not len(prompt):
             raise UserError(f"prompt {index}: no token. Start it with the tokenizer's beginning-of-text token.")
-        if max_tokens > _room(model, len(prompt)):
+        if max_tokens > _room(model, len(prompt)) or inputs > model.context:
             raise UserError(
-                f"prompt {index}: {len(prompt)} tokens and max_tokens={max_tokens} exceed the context of "
+                f"prompt {index}: {inputs or len(prompt)} tokens and max_tokens={max_tokens} exceed the context of "
                 f"{model.context}. Shorten one of them."
             )
-    for index, segments in enumerate(np.asarray(source.get("input_segments", ()))):
-        if (length := int((segments > 0).sum())) > model.context:
-            raise UserError(f"prompt {index}: {length} tokens exceed the context of {model.context}. Shorten it.")
 
 
 def _room(model, length: int) -> int:

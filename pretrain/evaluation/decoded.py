@@ -78,6 +78,7 @@ def tasks(run, split: str, *, decode: int | None) -> dict[str, Task]:
         )
     if found and "bleu" in measures:
         sacrebleu()
+    # Before the hours of training, not after: a missing text raises here.
     for task in found.values() if _rewritten(run) else ():
         task.originals()
     return found
@@ -103,6 +104,7 @@ def decoded(run, params, found: dict[str, Task], cut: Callable[[], bool], report
             written += _compared(_write(run, whole, batch, size), targets, originals, run.corpus.tokenizer)
             if cut():
                 return None
+        # Sums in float64 on the host, then one division: the measures are of the corpus, not means over batches.
         total = jax.tree.map(lambda *values: math.fsum(map(float, values)), *sums)
         each[name] = compute_terms(objective, total["sums"], total["counts"]) | _figures(objective, written)
         everything += written
@@ -128,6 +130,7 @@ def _write(run, params, batch, size: int) -> np.ndarray:
     if evaluate.beyond:  # each row has a limit of its own, the program one shape
         limits = np.minimum(limits, (source["input_segments"] > 0).sum(1) + evaluate.beyond).astype(np.int32)
     given = {"tokens": tokens, "there": batch["weights"].any(axis=1), "limits": limits} | source
+    # Rows are sharded over all axes of the batch, tokens of a row never.
     axes = {name: ("batch", *[None] * (array.ndim - 1)) for name, array in given.items()}
     given = layout.put(given, axes, size)
     with layout.scope():

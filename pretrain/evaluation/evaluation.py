@@ -34,6 +34,7 @@ def measure(config, corpus: Corpus) -> str:
     for name in ("decode", *KEYS):
         del settings[name]
     settings["selects"] = config.objective.selects
+    # Resolved, so that 0 and the length that it stands for have one digest.
     settings["length"] = configs.scored_length(config)
     settings["stride"] = config.evaluate.stride or settings["length"]
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()
@@ -76,6 +77,7 @@ def score(
     to_decode = tasks(run, split, decode=decode)
     data = scoring_pass(run, split, batches=batches)
     size = spec.layout.filled(config.evaluate.batch_size)
+    # Recurrent memory passes from batch to batch, lane by lane, as in training.
     carried = spec.init_recurrent_state(spec.eval_model, size)
     sums, started = [], None
     for batch in data.batches():

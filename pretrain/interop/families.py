@@ -1,12 +1,12 @@
 """The registry of families, and the weight map of a model."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import jax
 
 import models
 from models.layers.init import Parameter, path_name
-from pretrain.errors import UserError, nearest
+from pretrain.errors import UserError, lookup
 from pretrain.interop.bart import BART, MBART
 from pretrain.interop.bert import ALBERT, BERT, DISTILBERT, ROBERTA
 from pretrain.interop.electra import ELECTRA, GENERATOR, GENERATOR_PART
@@ -25,19 +25,12 @@ MODEL_TYPES = FAMILIES | {alias: family for family in ALL for alias in family.al
 PARTS = (GENERATOR, GENERATOR_PART)  # share the model_type of ELECTRA
 
 
-def of_config(given: Mapping, names: Iterable[str], source: str) -> Family:
+def of_config(given: Mapping, names: Collection[str], source: str) -> Family:
     """The family of a config.json, read from `source`, and of the tensors' names next to it."""
-    model_type = str(given.get("model_type"))
-    if model_type not in MODEL_TYPES:
-        raise UserError(f"{source}: model_type={model_type!r:.60} cannot be imported{nearest(model_type, MODEL_TYPES)}")
-    family, names = MODEL_TYPES[model_type], tuple(names)
-    if not family.head_prefix:
-        return family
+    family = lookup(f"{source}: model_type", str(given.get("model_type")), MODEL_TYPES)
     # ELECTRA's discriminator and generator have one model_type; only their heads differ.
-    for part in (family, *PARTS):
-        if part.head_prefix and any(name.startswith(part.head_prefix) for name in names):
-            return part
-    raise UserError(f"{source}: the weights have no pretraining head. Save the model with its class for pretraining.")
+    parts = (part for part in (family, *PARTS) if family.head_prefix and part.head_prefix)
+    return next((part for part in parts if any(name.startswith(part.head_prefix) for name in names)), family)
 
 
 def of_section(section: Mapping, part: str = "") -> tuple[Family, dict]:
@@ -49,10 +42,11 @@ def of_section(section: Mapping, part: str = "") -> tuple[Family, dict]:
     if not choices:
         kinds = ", ".join(dict.fromkeys(family.kind for family in ALL))
         raise UserError(f"config.model.kind={section['kind']} has no Hugging Face class. Choose one of: {kinds}.")
-    if part and part not in (parts := [family.part for family in choices if family.part]):
-        raise UserError(f"--part={part}: the model has no such part. Choose one of: {', '.join(parts) or 'none'}.")
-    if part or choices[0].part:  # without --part, ELECTRA is its discriminator
-        choices = [family for family in choices if family.part == (part or choices[0].part)]
+    parts = {family.part: family for family in choices if family.part}
+    if part:
+        choices = [lookup("--part", part, parts or {"(none)": choices[0]})]
+    elif choices[0].part:  # without --part, ELECTRA is its discriminator
+        choices = choices[:1]
     # The first refusal names the fields of the kind's main class: BERT, GPT-2 or T5.
     refusals = []
     for family in choices:

@@ -8,7 +8,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs.common import MODELS
-from pretrain.errors import UserError
+from pretrain.errors import UserError, lookup
 from pretrain.interop.config_map import DTYPE_KEYS, DTYPES, IGNORED, IMPLIED, RUNTIME, UNSUPPORTED, Key
 from pretrain.interop.weight_map import OUTPUTS_FIRST, Layout
 
@@ -115,7 +115,7 @@ class Family:
         for key in self.keys:
             value = key.value(read) if key.value else read[key.hf]
             if key.words:
-                section[key.field] = _translate(key.hf, value, key.words, source)
+                section[key.field] = lookup(f"{source}: {key.hf}", str(value), key.words)
             else:
                 section[key.field] = type(declared[key.field])(value - key.offset)
         for name, value in {**given, **read}.items():
@@ -127,7 +127,7 @@ class Family:
             if key.same_as and section[key.field] == section[key.same_as]:
                 section[key.field] = 0
         dtype = next((given[name] for name in DTYPE_KEYS if given.get(name)), "float32")
-        section |= {"dtype": _translate("dtype", dtype, DTYPES, source)} | dict(self.fixed(section))
+        section |= {"dtype": lookup(f"{source}: dtype", str(dtype), DTYPES)} | dict(self.fixed(section))
         return self.settle(section, tensors)
 
     def _read(self, given: Mapping) -> dict:
@@ -163,9 +163,3 @@ class Family:
                 f"config.model.{name}={section[name]!r}: the Hugging Face class has {choices}. Train with that."
             )
         return config | {name: values[0] for name, values in self.hf_fixed({**self.extra, **config}).items()}
-
-
-def _translate(name: str, value, words: Mapping[str, str], source: str) -> str:
-    if value not in words:
-        raise UserError(f"{source}: {name}={value!r:.60} is not supported. Choose one of: {', '.join(words)}.")
-    return words[value]

@@ -70,8 +70,9 @@ def export_folder(
 
     # Called again with another step if training deletes a checkpoint while it is read.
     def export(number: int) -> None:
-        if step == "latest":
-            _check_finished(run, number, config.train.steps)
+        if step == "latest" and number < config.train.steps and not restore.is_weights_only(run.checkpoint(number)):
+            steps = f"{number:,} of {config.train.steps:,}"
+            raise UserError(f"--step=latest: {run.path} is at step {steps}. Set --step={number}.")
         checkpoints.check_made_with(number, tokenizer, config)
         steps, read = averaged.steps(number), averaged.reader(number, shapes)
         with new_folder(Path(target)) as folder:
@@ -83,23 +84,20 @@ def export_folder(
             itemsize = np.dtype(config.model.param_dtype).itemsize
             sizes = {name: math.prod(shape) * itemsize for name, shape in weights.shapes().items()}
             safetensors_io.write(folder, sizes, tensors, report=report)
-            card = model_card.Exported(
+            card = model_card.ModelCard(
+                run,
+                config,
+                target,
                 family,
                 architecture=architecture,
-                parameters=sum(int(np.prod(leaf.shape)) for leaf in weights.leaves.values()),
+                parameters=sum(math.prod(leaf.shape) for leaf in weights.leaves.values()),
                 entries=tokenizer.vocab_size,
                 steps=steps,
                 part=part,
             )
-            text = model_card.render(run, config, target, card)
-            write(folder / model_card.FILE, text.encode(errors="backslashreplace"))
+            write(folder / model_card.FILE, card.render().encode(errors="backslashreplace"))
 
     with quiet():
         number, _ = checkpoints.read(step, checkpoints.find(step), export)
     report(f"{target} holds checkpoint {number} of {workdir} as {architecture}")
     return number
-
-
-def _check_finished(run: Workdir, number: int, steps: int) -> None:
-    if number < steps and not restore.is_weights_only(run.checkpoint(number)):
-        raise UserError(f"--step=latest: {run.path} is at step {number:,} of {steps:,}. Set --step={number}.")

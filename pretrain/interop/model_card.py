@@ -7,13 +7,13 @@ import dataclasses
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from ml_collections import ConfigDict
 
 from pretrain import workdir
 from pretrain.checkpoints import params_only, restore
 from pretrain.interop.family import Family
+from pretrain.metrics.goodput import read_rows
 from pretrain.workdir import Workdir, real
 
 FILE = "README.md"
@@ -31,9 +31,12 @@ SECTIONS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Exported:
-    """Facts of an exported folder; `steps` are the averaged checkpoints, the chosen one last."""
+class ModelCard:
+    """Facts of the exported `folder`; `steps` are the averaged checkpoints, the chosen one last."""
 
+    run: Workdir
+    config: ConfigDict
+    folder: str
     family: Family
     architecture: str  # class that loads it
     parameters: int
@@ -41,106 +44,75 @@ class Exported:
     steps: Sequence[int]
     part: str = ""  # of a model that is several in Hugging Face
 
+    def render(self) -> str:
+        """The text of the card."""
+        # Imported weights have an objective in their config, but none trained them.
+        objectives = () if self.untrained else (self.config.objective.kind,)
+        tags = ["longhaul", self.family.model_type, *objectives]
+        # Front matter is YAML, and a JSON string is one of YAML too.
+        lines = ["---", 'library_name: "transformers"']
+        lines += [f"pipeline_tag: {json.dumps(self.family.task)}"] if self.family.task else []
+        lines += ["tags:", *(f"- {json.dumps(tag)}" for tag in tags), "---", ""]
+        lines += [f"# {' '.join(self.config.name.split())}\n", self._summary()]
+        lines.append(_table(("key of the config", "value"), self._facts()))
+        if figures := self._figures():
+            rows = ((name, f"{x:,}" if isinstance(x, int) else f"{x:.6g}") for name, x in figures.items())
+            lines += [f"## Validation\n\nAfter {self.steps[-1]:,} updates.\n", _table(("measure", "value"), rows)]
+        data = restore.read_data(self.run.checkpoint(self.steps[-1]))
+        fingerprints = {name: data[name] for name in ("tokenizer", "text", "teacher") if name in data}
+        lines += ["## Fingerprints\n", _table(("content", "fingerprint"), fingerprints.items())]
+        return "\n".join([*lines, *self._use()])
 
-def render(run: Workdir, config: ConfigDict, folder: str, exported: Exported) -> str:
-    """The card of a folder named `folder`."""
-    step = exported.steps[-1]
-    checkpoint = run.checkpoint(step)
-    untrained = restore.is_weights_only(checkpoint)
-    # Imported weights have an objective in their config, but none trained them.
-    parts = [
-        _front_matter(exported, () if untrained else (config.objective.kind,)),
-        f"# {' '.join(config.name.split())}\n",
-        _summary(run, config, exported, untrained),
-        _table(("key of the config", "value"), _facts(config, untrained)),
-    ]
-    # Figures were measured on single checkpoints, so an average has none.
-    if len(exported.steps) == 1 and (figures := _figures(workdir.rows(run.metrics, "validation", ".jsonl"), step)):
-        rows = ((name, f"{x:,}" if isinstance(x, int) else f"{x:.6g}") for name, x in figures.items())
-        parts += [f"## Validation\n\nAfter {step:,} updates.\n", _table(("measure", "value"), rows)]
-    data = restore.read_data(checkpoint)
-    fingerprints = {name: data[name] for name in ("tokenizer", "text", "teacher") if name in data}
-    parts += ["## Fingerprints\n", _table(("content", "fingerprint"), fingerprints.items())]
-    return "\n".join([*parts, _use(run, config, folder, exported)])
+    @property
+    def untrained(self) -> bool:
+        return restore.is_weights_only(self.run.checkpoint(self.steps[-1]))
 
+    def _summary(self) -> str:
+        part = f"the part {_code(self.part)} of " if self.part else ""
+        entries = f"Its tokenizer has {self.entries:,} entries."
+        model = f"A {_code(self.architecture)} of {self.parameters:,} parameters: {part}{_code(self.config.name)}"
+        if self.untrained:
+            return f"{model}, imported weights that no update of Longhaul has changed. {entries}\n"
+        mean = "the mean of the weights after" if len(self.steps) > 1 else "after"
+        steps = f"{mean} {' and '.join(f'{step:,}' for step in self.steps)} of {self.config.train.steps:,} updates"
+        imported = restore.is_weights_only(self.run.checkpoint(params_only.STEP))
+        start = " Training began with imported weights." if imported else ""
+        return f"{model}, pretrained with Longhaul, {steps}. {entries}{start}\n"
 
-def _front_matter(exported: Exported, objectives: Iterable[str]) -> str:
-    """YAML; a JSON string is one of YAML too."""
-    tags = ["longhaul", exported.family.model_type, *objectives]
-    lines = ["---", 'library_name: "transformers"']
-    if exported.family.task:
-        lines.append(f"pipeline_tag: {json.dumps(exported.family.task)}")
-    return "\n".join([*lines, "tags:", *(f"- {json.dumps(tag)}" for tag in tags), "---", ""])
+    def _facts(self) -> Iterator[tuple[str, object]]:
+        """(dotted key, value) of what was trained; of imported weights, only of the model and its tokenizer."""
+        for section in ("model", "tokenizer") if self.untrained else SECTIONS:
+            values = self.config[section].to_dict()
+            if section == "distill" and not self.config.distill.teacher:
+                continue
+            for key in SECTIONS[section] or values:
+                unused = (section, key) == ("data", "holdout") and self.config.data.validation
+                if not unused and values[key] not in ("", (), {}):
+                    yield f"{section}.{key}", values[key]
+        if not self.untrained:
+            yield "seed", self.config.seed
 
+    def _figures(self) -> dict[str, int | float]:
+        """Validation figures of the checkpoint; {} if there are none, as for an average."""
+        path = workdir.rows(self.run.metrics, "validation", ".jsonl")
+        rows = read_rows(path) if path.is_file() and len(self.steps) == 1 else ()
+        figures = {row.get("step"): row for row in rows}.get(self.steps[-1], {})
+        return {key: value for key, value in figures.items() if key != "step" and type(value) in (int, float)}
 
-def _summary(run: Workdir, config: ConfigDict, exported: Exported, untrained: bool) -> str:
-    part = f"the part {_code(exported.part)} of " if exported.part else ""
-    entries = f"Its tokenizer has {exported.entries:,} entries."
-    model = f"A {_code(exported.architecture)} of {exported.parameters:,} parameters: {part}{_code(config.name)}"
-    if untrained:
-        return f"{model}, imported weights that no update of Longhaul has changed. {entries}\n"
-    updates = " and ".join(f"{step:,}" for step in exported.steps)
-    mean = "the mean of the weights after" if len(exported.steps) > 1 else "after"
-    start = (
-        " Training began with imported weights." if restore.is_weights_only(run.checkpoint(params_only.STEP)) else ""
-    )
-    return f"{model}, pretrained with Longhaul, {mean} {updates} of {config.train.steps:,} updates. {entries}{start}\n"
-
-
-def _facts(config: ConfigDict, untrained: bool) -> Iterator[tuple[str, object]]:
-    """(dotted key, value) of what was trained; of imported weights, only of the model and its tokenizer."""
-    for section in ("model", "tokenizer") if untrained else SECTIONS:
-        values = config[section].to_dict()
-        if section == "distill" and not config.distill.teacher:
-            continue
-        for key in SECTIONS[section] or values:
-            unused = (section, key) == ("data", "holdout") and config.data.validation
-            if not unused and values[key] not in ("", (), {}):
-                yield f"{section}.{key}", values[key]
-    if not untrained:
-        yield "seed", config.seed
-
-
-def _figures(path: Path, step: int) -> dict[str, int | float]:
-    """Validation figures of a step; {} if there are none."""
-    if not path.is_file():
-        return {}
-    figures = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:  # a killed process can leave half a line
-            continue
-        if row.get("step") == step:
-            figures = row
-    return {key: value for key, value in figures.items() if key != "step" and type(value) in (int, float)}
-
-
-def _use(run: Workdir, config: ConfigDict, folder: str, exported: Exported) -> str:
-    """How to load the model and how to make it again."""
-    name, step = real(run.path).name, str(exported.steps[-1])
-    target = json.dumps(real(folder).name)
-    export = ["pretrain", "export", "--workdir=RUN", "--folder=NEW", f"--step={step}"]
-    export += [f"--part={exported.part}"] if exported.part else []
-    export += [f"--average={len(exported.steps)}"] if len(exported.steps) > 1 else []
-    train = [] if restore.is_weights_only(run.checkpoint(int(step))) else [["pretrain", "train", "--workdir=RUN"]]
-    return "\n".join(
-        (
-            "## Use\n",
-            "```python",
-            f"from transformers import AutoTokenizer, {exported.architecture}",
-            "",
-            f"tokenizer = AutoTokenizer.from_pretrained({target})",
-            f"model = {exported.architecture}.from_pretrained({target})",
-            *exported.family.usage(config),
-            "```\n",
-            "## Made by\n",
-            f"RUN is the run's folder, here {_code(name)}, whose `{workdir.CONFIG}` has the whole config.\n",
-            "```",
-            *(shlex.join(command) for command in (*train, export)),
-            "```\n",
-        )
-    )
+    def _use(self) -> Iterator[str]:
+        """Lines on how to load the model and how to make it again."""
+        target = json.dumps(real(self.folder).name)
+        export = ["pretrain", "export", "--workdir=RUN", "--folder=NEW", f"--step={self.steps[-1]}"]
+        export += [f"--part={self.part}"] if self.part else []
+        export += [f"--average={len(self.steps)}"] if len(self.steps) > 1 else []
+        commands = [export] if self.untrained else [["pretrain", "train", "--workdir=RUN"], export]
+        yield from ("## Use\n", "```python", f"from transformers import AutoTokenizer, {self.architecture}", "")
+        yield f"tokenizer = AutoTokenizer.from_pretrained({target})"
+        yield f"model = {self.architecture}.from_pretrained({target})"
+        yield from (*self.family.usage(self.config), "```\n", "## Made by\n")
+        name = _code(real(self.run.path).name)
+        yield f"RUN is the run's folder, here {name}, whose `{workdir.CONFIG}` has the whole config.\n"
+        yield from ("```", *map(shlex.join, commands), "```\n")
 
 
 def _table(head: tuple[str, str], rows: Iterable[tuple[str, object]]) -> str:

@@ -53,13 +53,11 @@ def _weight_files(folder: Path) -> list[Path]:
         if missing := [file.name for file in files if not file.is_file()]:
             raise UserError(f"{folder / INDEX}: missing {', '.join(missing)}. Download the whole folder.")
         return files
-    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".ckpt"))
-    if pickles:  # unpickling runs any code that the file holds
-        raise UserError(
-            f"{folder / pickles[0]} is a pickle, not safetensors. If you trust it, load it with Transformers' "
-            "from_pretrained and call save_pretrained."
-        )
-    raise UserError(f"{folder}: no {FILE} or {INDEX}. Give a folder that save_pretrained wrote.")
+    remedy = "Give a folder that save_pretrained wrote."
+    if pickles := [path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".ckpt")]:
+        # Unpickling runs any code that the file holds.
+        remedy = f"If you trust {min(pickles)}, load it with Transformers' from_pretrained and call save_pretrained."
+    raise UserError(f"{folder}: no {FILE} or {INDEX}. {remedy}")
 
 
 def write(

@@ -34,6 +34,8 @@ BERT_SETTINGS = {
     "clean_text": True,
     "do_basic_tokenize": True,
     "never_split": [],
+    "word_tokenizer_type": "basic",  # BertJapaneseTokenizer's, as the next
+    "subword_tokenizer_type": "wordpiece",
 }
 # Classes that read a tokenizer.json as it is; all others let their settings override it.
 GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
@@ -60,11 +62,10 @@ def section(folder: Path, kinds: tuple[str, ...], prepared: bool = False) -> dic
             if kind == "sentencepiece":
                 count = settings.get("extra_ids")
                 fields["sentinels"] = SENTINELS if count is None else count
-            if kind == "wordpiece":
-                lower = lower_cases(settings)
-                fields["cased"] = not (
-                    wordpiece.lower_cases(read_json(path).get("normalizer")) if name == JSON else lower
-                )
+            if kind == "wordpiece" and name == JSON:
+                fields["cased"] = not wordpiece.lower_cases(read_json(path).get("normalizer"))
+            elif kind == "wordpiece":
+                fields["cased"] = not lower_cases(settings)
             return fields
     names = ", ".join(dict.fromkeys(name for kind in kinds for name in FILES[kind]))
     raise UserError(f"{folder}: no tokenizer ({names}). Save it there: AutoTokenizer.save_pretrained(FOLDER).")
@@ -75,10 +76,6 @@ def check_settings(kind: str, path: Path, settings: Mapping) -> None:
     folder, is_json = path.parent, path.name == JSON
     content = read_json(path) if is_json else {}
     class_name = settings.get("tokenizer_class") or read_settings(folder, workdir.CONFIG).get("tokenizer_class")
-    if class_name == "BertJapaneseTokenizer" or "word_tokenizer_type" in settings:
-        raise UserError(
-            f"{folder}: BertJapaneseTokenizer splits words with tools that are not here. Use another model."
-        )
     steps: dict[str, object] = {}
     if is_json and class_name not in GENERIC_CLASSES:
         steps = _steps(content)

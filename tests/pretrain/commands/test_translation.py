@@ -60,7 +60,7 @@ def test_from_training_to_a_measure_of_the_corpus(run, pairs, capsys):
     (row,) = map(json.loads, (run / "metrics/validation.jsonl").read_text().splitlines())
     assert {"bleu", "exact_match", "loss", "objective", "accuracy"} <= row.keys()
     capsys.readouterr()
-    for options in ([], ["--average=2"], ["--config.evaluate.beams=1"]):
+    for options in (["--average=2"], ["--config.evaluate.beams=1"]):
         assert main(["evaluate", f"--workdir={run}", "--split=test", "--format=json", *options]) == 0
         found = json.loads(capsys.readouterr().out)
         (task,) = found["tasks"].values()

@@ -139,15 +139,6 @@ def test_import_older_names_of_norms(imported, tmp_path):
     np.testing.assert_array_equal(one.logits(ids), other.logits(ids))
 
 
-def test_import_bert_with_one_type_packs_single_texts(tmp_path):
-    tensors = weights("bert")
-    tensors["bert.embeddings.token_type_embeddings.weight"] = np.zeros((1, 15), np.float32)
-    folder = hub.make(tmp_path / "theirs", "bert", tensors=tensors, keys={"type_vocab_size": 1})
-    config = import_folder(str(folder), str(tmp_path / "run"))
-    assert (config.objective.next_sentence, config.data.layout, config.model.pair_head) == (False, "packed", True)
-    assert pretrain.open(tmp_path / "run").model.types == 1
-
-
 def test_import_skips_an_unused_pooler(tmp_path):
     tensors = weights("roberta")
     tensors |= {"roberta.pooler.dense.weight": np.zeros((15, 15), np.float32)}

@@ -75,15 +75,6 @@ def test_export_loads_and_computes_their_numbers(there_and_back):
     assert headless.get_input_embeddings().weight.equal(model.get_input_embeddings().weight)
 
 
-def test_card_names_a_pipeline_that_loads(there_and_back):
-    case, _, _, _, back = there_and_back
-    data = huggingface_hub.ModelCard.load(back / "README.md").data
-    assert data.library_name == "transformers" and data.tags[0] == "longhaul"
-    assert bool(data.pipeline_tag) == (case not in hub.SEQUENCE and case != "electra")
-    if data.pipeline_tag:
-        transformers.pipeline(data.pipeline_tag, model=str(back))
-
-
 def test_tokenizers_agree(there_and_back):
     case, _, theirs, workdir, back = there_and_back
     own = pretrain.open(workdir).tokenizer
@@ -101,30 +92,27 @@ def test_tokenizers_agree(there_and_back):
         assert other.eos_token_id == own.end_id and other.pad_token_id == own.special["pad"]
 
 
+@pytest.mark.parametrize("there_and_back", ["bert", "xlnet"], indirect=True)
 def test_export_takes_its_tokenizer_s_output(there_and_back):
+    """Masks and types that the tokenizer adds are those of our rows."""
     case, _, _, workdir, back = there_and_back
-    model, run = auto_class(case).from_pretrained(back), pretrain.open(workdir)
     given = transformers.AutoTokenizer.from_pretrained(back)(TEXTS[0], return_tensors="pt")
-    ids, inputs = given["input_ids"].numpy(), {}
-    if case in hub.SEQUENCE:
-        inputs, ids = {"inputs": ids}, np.zeros((1, 1), np.int32)
-        given["decoder_input_ids"] = torch.tensor(ids.astype(int))
-    if case == "xlm_languages":  # their class adds no language without `langs`
-        given["langs"] = torch.zeros_like(given["input_ids"])
     with torch.no_grad():
-        output = model(**given)
+        output = auto_class(case).from_pretrained(back)(**given)
     logits = output.prediction_logits if case in hub.PAIRED else output.logits
-    if case == "electra":  # a logit per token, none of a vocabulary
-        hidden = run.model.apply(run.variables, ids).hidden
-        ours = run.model.apply(run.variables, hidden, method="replaced_logits")
-    else:
-        ours = run.logits(ids, **inputs)
+    ours = pretrain.open(workdir).logits(given["input_ids"].numpy())
     np.testing.assert_allclose(ours, logits.numpy(), atol=1e-4, rtol=0)
 
 
-def test_card_code_runs(there_and_back, monkeypatch):
-    """It passes an XLM the first language."""
+@pytest.mark.parametrize("there_and_back", ["gpt2", "electra", "bart", "xlm_languages"], indirect=True)
+def test_card_names_a_pipeline_and_code_that_run(there_and_back, monkeypatch):
+    """The code passes an XLM the first language."""
     case, _, _, workdir, back = there_and_back
+    data = huggingface_hub.ModelCard.load(back / "README.md").data
+    assert data.library_name == "transformers" and data.tags[0] == "longhaul"
+    assert bool(data.pipeline_tag) == (case not in hub.SEQUENCE and case != "electra")
+    if data.pipeline_tag:
+        transformers.pipeline(data.pipeline_tag, model=str(back))
     monkeypatch.chdir(back.parent)
     lines, names = (back / "README.md").read_text().split("```python\n")[1].partition("```")[0], {}
     exec(lines, names)
@@ -134,14 +122,22 @@ def test_card_code_runs(there_and_back, monkeypatch):
         np.testing.assert_allclose(ours, names["logits"].detach().numpy(), atol=1e-4, rtol=0)
 
 
-ACTIVATION = {"gpt2": "activation_function", "distilbert": "activation", "xlnet": "ff_activation"}
-ACTIVATION |= {"bart": "activation_function"}
-# Classes with one activation in the head, whatever config.json says.
-FIXED = ("roberta", "camembert", "xlm-roberta", "electra_masked", "xlnet")
+ACTIVATION = {"gpt2": "activation_function", "distilbert": "activation", "bart": "activation_function"}
+FIXED = ("roberta", "electra_masked")  # classes with one activation in the head, whatever config.json says
 
 
-@pytest.mark.parametrize("word", ["relu", "gelu_new"])
-@pytest.mark.parametrize("case", [*dict.fromkeys([*ACTIVATION, *FIXED, "bert", "albert", "electra"])])
+@pytest.mark.parametrize(
+    ("case", "word"),
+    [
+        ("gpt2", "relu"),
+        ("bert", "relu"),
+        ("albert", "relu"),
+        ("distilbert", "gelu_new"),
+        ("electra", "relu"),
+        ("bart", "gelu_new"),
+        *((case, "relu") for case in FIXED),
+    ],
+)
 def test_other_activations_agree_or_are_refused(case, word, tmp_path, monkeypatch):
     """In layers and in the token head."""
     name, fields = peer.CASES[case]
@@ -169,7 +165,7 @@ def test_padding_changes_nothing(side, there_and_back):
             np.testing.assert_allclose(part, alone, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("case", ["distilbert", "electra", "electra_masked"])
+@pytest.mark.parametrize("case", ["distilbert", "electra"])
 def test_gradients_agree(case, tmp_path):
     """Of the mean loss, within 1e-3 of each parameter's largest entry."""
     model, run = imported_peer(case, tmp_path)
@@ -203,7 +199,7 @@ def test_export_of_our_own_run(whole, tmp_path):
     assert tokenizer.decode(given["input_ids"][0]) == text and tokenizer.eos_token_id == run.tokenizer.end_id
 
 
-WRITERS = [*hub.CAUSAL, *hub.SEQUENCE]
+WRITERS = ["gpt2", "t5", "bart", "mbart"]
 
 
 def generation(case, model, workdir):
@@ -236,16 +232,15 @@ def test_greedy_text_agrees(there_and_back):
         assert ours == prefix + run.tokenizer.decode(new.tolist())
 
 
-@pytest.mark.parametrize(("stopping", "early_stopping"), [("best", False), ("full", True)])
-@pytest.mark.parametrize("length_penalty", [1.0, 0.3])
+@pytest.mark.parametrize(("stopping", "length_penalty"), [("best", 1.0), ("full", 0.3)])
 @pytest.mark.parametrize("there_and_back", WRITERS, indirect=True)
-def test_beams_agree(there_and_back, stopping, early_stopping, length_penalty):
-    """Token by token, for prompts of several lengths; for one, a beam's likeliest next token is the end."""
+def test_beams_agree(there_and_back, stopping, length_penalty):
+    """Token by token, for prompts of two lengths."""
     case, model, _, workdir, _ = there_and_back
     run, options = generation(case, model, workdir)
     end = run.tokenizer.end_id
-    options |= {"num_beams": 3, "early_stopping": early_stopping, "length_penalty": length_penalty}
-    for text in (*(one[:8] for one in TEXTS), "a"):
+    options |= {"num_beams": 3, "early_stopping": stopping == "full", "length_penalty": length_penalty}
+    for text in (TEXTS[0][:8], "a"):
         prompt, source, continued = run.prompts([text])
         read = torch.tensor(prompt[0] if continued else source["inputs"][0]).long()[None]
         more = {"attention_mask": torch.ones_like(read), "eos_token_id": end, "pad_token_id": 0}
@@ -257,15 +252,12 @@ def test_beams_agree(there_and_back, stopping, early_stopping, length_penalty):
             prompt,
             max_tokens=6,
             temperature=0.0,
-            top_k=0,
-            top_p=1.0,
             beams=3,
             length_penalty=length_penalty,
             normalisation="length",
             stopping=stopping,
             end_id=end,
             vocabulary=run.tokenizer.vocab_size,
-            seed=0,
             source=source,
         )
         assert ids.tolist() == expected, text

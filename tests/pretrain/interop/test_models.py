@@ -20,7 +20,8 @@ from pretrain.interop import families
 from pretrain.interop.hf_export import export_folder
 from pretrain.interop.hf_import import import_folder
 
-CASES = sorted(hub.answers())
+FAST = ("gpt2", "ctrl", "bert", "albert", "xlm_languages", "electra", "xlnet", "mbart", "t5_v1_1")
+CASES = [case if case in FAST else pytest.param(case, marks=pytest.mark.slow) for case in sorted(hub.answers())]
 SETTLED = {"pair_head", "tied_head", "initialiser", "generator_size"}  # not by config.json alone
 
 
@@ -161,6 +162,7 @@ def test_electra_two_folders_round_trip(electra, tmp_path):
         export_folder(str(tmp_path / "run"), str(tmp_path / "x"), part="judge")
 
 
+@pytest.mark.parametrize("electra", [7], indirect=True)
 def test_electra_generator_alone_has_the_same_logits(electra, tmp_path):
     discriminator, generator = electra
     import_folder(str(discriminator), str(tmp_path / "both"), generator=str(generator))
@@ -173,14 +175,10 @@ def test_electra_generator_alone_has_the_same_logits(electra, tmp_path):
     np.testing.assert_allclose(states @ matrix.T + bias[None, None], alone.logits(np.asarray(tokens)), atol=1e-5)
 
 
-@pytest.mark.parametrize("change", ["tables", "intermediate_size", "--generator", "generator_size"])
-def test_electra_refusals(change, electra, refuses, tmp_path):
+@pytest.mark.parametrize("change", ["tables", "intermediate_size", "--generator"])
+@pytest.mark.parametrize("electra", [7], indirect=True)
+def test_electra_refusals(change, electra, refuses):
     discriminator, generator = electra
-    if change == "generator_size":
-        import_folder(str(discriminator), str(tmp_path / "run"))
-        with pytest.raises(UserError, match=change):
-            export_folder(str(tmp_path / "run"), str(tmp_path / "x"), part="generator")
-        return
     if change == "tables":
         tensors, name = load_file(generator / "model.safetensors"), "electra.embeddings.word_embeddings.weight"
         save_file(tensors | {name: tensors[name] + 1}, generator / "model.safetensors")
