@@ -247,9 +247,8 @@ def lock(path: Path | epath.Path, on_wait: Callable[[], None] = lambda: None, ti
     try:
         held.acquire(timeout=0)
     except filelock.Timeout:
-        if timeout == 0:
-            raise
-        on_wait()
+        if timeout:
+            on_wait()
         waiting.add(threading.get_ident())
         try:
             held.acquire(timeout=timeout)

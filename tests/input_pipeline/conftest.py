@@ -37,6 +37,7 @@ def prepare(tmp_path):
         read_all: bool = False,
         scratch: Path | None = None,
         workers: Workers | None = None,
+        root: Path = tmp_path / "run",
         **data,
     ) -> pipeline.Corpus:
         config = common.base()
@@ -47,7 +48,7 @@ def prepare(tmp_path):
         config.tokenizer.update({"kind": "bytes", **(tokenizer or {})})
         report = (lambda line: None) if said is None else said.append
         sections = (section.to_dict() for section in (config.data, config.tokenizer, config.objective))
-        folders = Folders(tmp_path / "run/tokenizer", tmp_path / "run/data")
+        folders = Folders(root / "tokenizer", root / "data")
         how = {"read_all": read_all, "scratch": scratch, "workers": workers}
         return pipeline.prepare(*sections, folders, report=report, **how)
 

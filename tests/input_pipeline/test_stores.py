@@ -1,5 +1,6 @@
 """Text and token stores in an object store equal those on a disk."""
 
+import functools
 import gzip
 import hashlib
 import json
@@ -8,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs import common
-from input_pipeline import pipeline
 from input_pipeline.errors import DataError
-from input_pipeline.io import Folders, files_below, open_path
+from input_pipeline.io import files_below, open_path
 from input_pipeline.sources import parser
 from input_pipeline.token_store import build
 from tests.object_store import UPLOADS
@@ -63,31 +62,25 @@ def test_source_same_documents(bucket, text, spec):
     assert [file[:2] for file in there.files()] == [file[:2] for file in here.files()]
 
 
-def prepared(source: str, root, **tokenizer) -> pipeline.Corpus:
-    config = common.base()
-    config.data.update(train=source, holdout=0.2, length=16, layout="packed")
-    config.tokenizer.update({"kind": "bytes", **tokenizer})
-    sections = (section.to_dict() for section in (config.data, config.tokenizer, config.objective))
-    return pipeline.prepare(*sections, Folders(root / "tokenizer", root / "data"), report=lambda line: None)
-
-
 def hashes(root) -> dict[str, str]:
     """SHA-256 of the files of token stores and index caches, without locks and manifests, which have times."""
     files = [path for path in files_below(root) if path.name not in ("lock", "store.json")]
     return {f"{path.parent.name}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_token_store_same_files(bucket, text, tmp_path, monkeypatch):
+def test_token_store_same_files(bucket, text, tmp_path, monkeypatch, prepare):
     monkeypatch.setattr(build, "PART_BYTES", 4000)
-    source, root = f"jsonl:{text}/rows.jsonl?field=text", open_path(bucket)
+    root = open_path(bucket)
     trained = {"kind": "sentencepiece", "vocab_size": 300, "algorithm": "bpe"}
-    here, there = prepared(source, tmp_path / "run", **trained), prepared(source, root, **trained)
+    how = {"tokenizer": trained, "holdout": 0.2, "length": 16, "layout": "packed"}
+    prepared = functools.partial(prepare, f"jsonl:{text}/rows.jsonl?field=text", **how)
+    here, there = prepared(), prepared(root=root)
     assert hashes(root) == hashes(tmp_path / "run") and len(hashes(root)) > 8
     assert here.summary() == there.summary()
     rows = [next(corpus.batches(seed=1, batch_size=4, workers=0, prefetch=1)) for corpus in (here, there)]
     assert all(np.array_equal(rows[0][name], rows[1][name]) for name in rows[0])
-    assert prepared(source, root, **trained).origin == there.origin  # reused
+    assert prepared(root=root).origin == there.origin  # reused
     (damaged,) = (path for path in files_below(root) if path.name == "00000.kept.tokens")
     damaged.write_bytes(damaged.read_bytes()[:-2] + b"\0\0")
     with pytest.raises(DataError, match=r"data\.store"):
-        prepared(source, root, **trained)
+        prepared(root=root)

@@ -74,13 +74,6 @@ def test_holdout_of_single_file(write, name, text):
     assert kept[1].endswith("\n") or "\n" not in text[-len(text) // 10 :]
 
 
-def test_holdout_of_file_with_low_hash(write):
-    name = next(f"{n}.txt" for n in range(1000) if base.hash_to_unit(f"{n}.txt".encode()) < 0.05)
-    path = write(name, "A line.\n" * 100)
-    (kept, held) = documents(only(f"text:{path}").dividing(0.05))
-    assert (len(kept[1]), len(held[1])) == (96 * 8, 4 * 8)  # from the next line on
-
-
 def test_holdout_of_uneven_files(write):
     """One huge file among small ones, whose name falls below the holdout, is divided; whole files would not do."""
     places = {f"{n}.txt": base.hash_to_unit(f"{n}.txt".encode()) for n in range(1000)}

@@ -5,21 +5,10 @@ import os
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from configs import common
-from input_pipeline import pipeline
 from input_pipeline.errors import DataError
-from input_pipeline.io import Folders
 from input_pipeline.token_store import build
-
-
-def ids(corpus) -> list[int]:
-    stream = corpus.stream("train")
-    found = np.zeros(stream.tokens, np.int64)
-    stream.copy(0, found)
-    return found.tolist()
 
 
 def cut(path):
@@ -52,17 +41,13 @@ def test_store_damaged(prepare, words, tmp_path, name, damage):
 
 def test_store_large_read_all(prepare, words, monkeypatch, tmp_path):
     monkeypatch.setattr(build, "READ", 10)
-    config = common.base()
-    config.data.update(train=words(3), holdout=0.0, length=8)
-    config.tokenizer.kind = "bytes"
-    folders = Folders(tmp_path / "run/tokenizer", tmp_path / "run/data")
-    sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict(), folders
-    pipeline.prepare(*sections)
+    source = words(3)
+    prepare(source)
     (path,) = (tmp_path / "run/data").glob("*/00000.kept.tokens")
     zero(path)
-    pipeline.prepare(*sections)
+    prepare(source)
     with pytest.raises(DataError):
-        pipeline.prepare(*sections, read_all=True)
+        prepare(source, read_all=True)
 
 
 def test_store_of_earlier_format(prepare, words, tmp_path):
