@@ -40,11 +40,6 @@ def _describe(path: Path) -> list[int | None]:
     return [io.info(path).size, None if io.is_remote(path) else io.checksum(path)]
 
 
-def update_record(folder: Path, name: str) -> None:
-    """Records one file again, which was written after the others."""
-    io.write_json(folder / RECORD, (read_record(folder) or {}) | {name: _describe(folder / name)})
-
-
 def read_record(folder: Path) -> Record | None:
     """The record of a checkpoint; None without a readable one, so that nothing can be proven."""
     try:
@@ -62,35 +57,25 @@ def fingerprint(folder: Path) -> str:
 
 
 def find_faults(folder: Path, record: Record, share: int = 0, shares: int = 1) -> list[str]:
-    """Faults of a checkpoint's files: missing, of another size, or of other bytes.
+    """Faults of a checkpoint's files: missing, of another size, or of other bytes. Errors: OSError.
 
     Several processes each check their `share`, so that together they read every file once.
     """
     # Sorted by size, so that shares have about as many bytes.
     rows = sorted(_select(record, NEEDED).items(), key=lambda row: (-row[1][0], row[0]))[share::shares]
+
+    def find_fault(row) -> str | None:
+        name, (size, expected) = row
+        if not (path := folder / name).exists():
+            return f"{name} is missing"
+        if (actual := io.info(path).size) != size:
+            return f"{name} has {actual} bytes instead of {size}"
+        if expected is not None and (crc := io.checksum(path)) != expected:
+            return f"{name} has CRC-32 {crc:08x} instead of {expected:08x}"
+        return None
+
     with ThreadPoolExecutor(THREADS) as pool:
-        faults = pool.map(lambda row: find_fault(folder, *row), rows)
-        return [fault for fault in faults if fault]
-
-
-def find_fault(folder: Path, name: str, row: list[int | None]) -> str | None:
-    """The fault of one file, given its row of the record, or None. Errors: OSError, if it cannot be read."""
-    size, expected = row
-    try:
-        actual = io.info(folder / name).size
-    except (FileNotFoundError, NotADirectoryError):
-        return f"{name} is missing"
-    if actual != size:
-        return f"{name} has {actual} bytes instead of {size}"
-    if expected is not None and (crc := io.checksum(folder / name)) != expected:
-        return f"{name} has CRC-32 {crc:08x} instead of {expected:08x}"
-    return None
-
-
-def is_intact(folder: Path, name: str) -> bool:
-    """Whether a file of a checkpoint matches its record, if it has one."""
-    record = read_record(folder)
-    return not record or name not in record or find_fault(folder, name, record[name]) is None
+        return [fault for fault in pool.map(find_fault, rows) if fault]
 
 
 def _select(record: Mapping, items: Iterable[str]) -> Record:

@@ -142,7 +142,6 @@ class CheckpointManager(Checkpoints):
             folder = self.workdir.checkpoint(step)
             (folder / LOSS).parent.mkdir(exist_ok=True)
             write(folder / LOSS, json.dumps(metrics).encode())
-            integrity.update_record(folder, LOSS)
             if prune:
                 self._pruning = self._executor.submit(self._prune)
 

@@ -213,16 +213,15 @@ class Checkpoints:
         return [step for step in self.steps() if not is_weights_only(self.workdir.checkpoint(step))]
 
     def losses(self) -> dict[int, tuple[float, str]]:
-        """Validation loss, and how it was measured, of each checkpoint with a finite loss in an intact file."""
+        """Validation loss, and how it was measured, of each checkpoint with a finite loss."""
         losses = {}
         for step in self.steps():
-            folder = self.workdir.checkpoint(step)
             try:
-                metrics = json.loads((folder / LOSS).read_bytes())
+                metrics = json.loads((self.workdir.checkpoint(step) / LOSS).read_bytes())
                 loss, measure = metrics["loss"], metrics["measure"]
             except (FileNotFoundError, ValueError, KeyError, TypeError):  # not evaluated, or damaged
                 continue
-            if isinstance(loss, float) and math.isfinite(loss) and integrity.is_intact(folder, LOSS):
+            if isinstance(loss, float) and math.isfinite(loss):
                 losses[step] = loss, measure
         return losses
 

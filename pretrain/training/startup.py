@@ -12,7 +12,7 @@ import jax
 from input_pipeline import pipeline
 from input_pipeline.pipeline import Corpus
 from pretrain import config as configs
-from pretrain.checkpoints import integrity, params_only, restore
+from pretrain.checkpoints import params_only, restore
 from pretrain.checkpoints import teacher as teachers
 from pretrain.checkpoints.init_from import Weights, find_weights
 from pretrain.checkpoints.manager import CheckpointManager
@@ -26,7 +26,7 @@ from pretrain.metrics.progress import Ledger
 from pretrain.optimizers.schedules import warn_of_change, warn_of_end, warn_of_unused_keys
 from pretrain.step.checks import check_config, check_mesh, check_model, check_vocabulary
 from pretrain.step.train_spec import TrainSpec
-from pretrain.workdir import ANEW, POSITION, Workdir
+from pretrain.workdir import ANEW, Workdir
 
 AHEAD = 2  # batches on the devices: one is copied while another waits
 MOSTLY_USED = 0.8  # of a vocabulary: published tables have at most a few hundred rows without a token
@@ -184,10 +184,9 @@ def check_same_run(config, workdir: str) -> None:
     if params_only.has_initial_weights(here):
         return
     configs.check_same_run(workdir, config)
-    folders = (here.checkpoint(step) for step in reversed(here.steps()))
-    if folder := next((folder for folder in folders if integrity.is_intact(folder, POSITION)), None):
+    if steps := here.steps():
         # config.json can be edited by hand; the newest checkpoint has the config that it was made with.
-        made_with = restore.saved_config(restore.read_notes(folder))
+        made_with = restore.saved_config(restore.read_notes(here.checkpoint(steps[-1])))
         configs.check_unedited(workdir, config, made_with, f"undo the change, or {ANEW}")
 
 

@@ -61,7 +61,7 @@ def test_keep_best_ignores_infinite_losses(opened):
     assert (checkpoints.steps(), checkpoints.best()) == ([4, 6], 4)
 
 
-@pytest.mark.parametrize("content", [b"", b'{"loss": 0.25, "measure": "whole"}', b"[1]"])
+@pytest.mark.parametrize("content", [b"", b"[1]"])
 def test_best_ignores_damaged_metrics(opened, content):
     checkpoints = opened(keep=3)
     for step, loss in ((1, 1.0), (2, 3.0), (3, 2.0)):

@@ -39,6 +39,7 @@ def test_other_text_is_refused(run, own, tmp_path):
     code, err = run(workdir, own, train__steps=7)  # the same text, tokenized again
     assert code == 0 and "restored checkpoint 6" in err, err
 
+    shutil.rmtree(workdir / "data")
     first = sorted(own.iterdir())[0]
     first.write_text(first.read_text() + "another line\n")
     before = files(workdir)
