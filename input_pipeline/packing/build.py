@@ -53,7 +53,8 @@ class RowBuilder:
 
     def _part_rows(self, part: Part, layout: str, length: int, overlap: int | None = None) -> RawRows:
         """Rows of a source, behind its control code or marked with its language; `overlap` is None in training."""
-        if self.has_pairs(part):
+        # Documents of two texts: (source, target) pairs, or translations that share a row.
+        if self.has_text_pairs(part.stream) or (self.data["languages"] and part.source.fields):
             return self.pairs(part, length)
         raw_length, names = self.objective.raw_length(length), list(self.data["languages"])
         code = self.tokenizer.encode(part.source.code) if part.source.code else ()
@@ -87,10 +88,6 @@ class RowBuilder:
         """Whether documents are (source, target) pairs for an encoder and a decoder."""
         fields = any(shard.layout.fields for shard in stream.shards)
         return self.data["layout"] == "texts" or (self.objective.uses_text_pairs and fields)
-
-    def has_pairs(self, part: Part) -> bool:
-        """Whether documents are two texts each: (source, target) pairs, or translations that share a row."""
-        return self.has_text_pairs(part.stream) or bool(self.data["languages"] and part.source.fields)
 
     def pairs(self, part: Part, length: int) -> seq2seq.Texts | seq2seq.Translations:
         """Rows of both texts of documents."""

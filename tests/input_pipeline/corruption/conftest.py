@@ -14,7 +14,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass
 class Vocabulary:
-    """The special ids of a tokenizer, and which ids continue a word; text is encoded as its code points."""
+    """The special ids of a tokenizer, and which ids continue a word; text is encoded as its code points.
+
+    pieces: text of some ids, instead of the character of that code point.
+    """
 
     vocab_size: int = 1000
     special: dict = field(
@@ -23,9 +26,13 @@ class Vocabulary:
     sentinels: tuple = tuple(range(999, 899, -1))
     continues: np.ndarray | None = None
     end_id: int | None = 5
+    pieces: dict = field(default_factory=dict)
 
     def encode(self, text: str) -> np.ndarray:
         return np.array([ord(letter) for letter in text], np.int32)
+
+    def decode(self, ids) -> str:
+        return "".join(self.pieces.get(i, chr(i)) for i in ids)
 
 
 @pytest.fixture(scope="session")
