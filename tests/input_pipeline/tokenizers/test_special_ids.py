@@ -81,6 +81,8 @@ def test_special_added_for_task(tmp_path, write, settings, size, own):
 def test_special_of_file(tmp_path, write):
     path = foreign(tmp_path / "t5", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     source = f"text:{write('a.txt', TEXT)}"
+    with pytest.raises(DataError, match="mask"):
+        make(tmp_path, source, ("end", "mask", "pad"), kind="sentencepiece", path=path)
     tokenizer, _ = make(tmp_path, source, ("end", "pad"), kind="sentencepiece", path=path, sentinels=100)
     assert tokenizer.special == {"end": 1, "unknown": 2, "pad": 0, "separator": 1}
     assert (tokenizer.sentinels[0], tokenizer.sentinels[-1]) == (149, 50) and tokenizer.vocab_size == 150
@@ -97,13 +99,6 @@ def test_special_by_piece_name(tmp_path):
         **{name: model.piece_to_id(piece) for name, piece in
            (("classifier", "[CLS]"), ("separator", "[SEP]"), ("mask", "[MASK]"))},
     }  # fmt: skip
-
-
-def test_special_missing(tmp_path, write):
-    path, source = foreign(tmp_path / "plain"), f"text:{write('a.txt', TEXT)}"
-    with pytest.raises(DataError):
-        make(tmp_path, source, ("end", "mask", "pad"), kind="sentencepiece", path=path)
-    assert not (tmp_path / "tokenizer/made.json").exists()
 
 
 def test_sentinels_of_file(tmp_path, write):

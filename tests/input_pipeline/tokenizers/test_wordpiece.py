@@ -139,37 +139,18 @@ def test_unigram_continues(tmp_path):
     assert tokenizer.encode("ab</s>b<mask>").tolist() == [2, 3, 0, 0, 3, 0]  # "<", "/s>": text is no special id
 
 
-def untyped(path):
-    """A tokenizer.json without the kind of its model, as older ones are, beside one that has it."""
-    spec, older = json.loads(path.read_text()), path.with_suffix(".older.json")
-    del spec["model"]["type"]
-    older.write_text(json.dumps(spec))
-    return older
-
-
-def test_huggingface_missing_keys(tmp_path):
-    library = huggingface_tokenizer.library()
-    library.Tokenizer(library.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])).save(str(tmp_path / "whole.json"))
-    spec = json.loads((tmp_path / "whole.json").read_text())
-    for name in ("normalizer", "pre_tokenizer", "added_tokens"):
-        del spec[name]
-    (tmp_path / "part.json").write_text(json.dumps(spec))
-    found = [huggingface_tokenizer.load(tmp_path / f"{one}.json").encode("abba").tolist() for one in ("whole", "part")]
-    assert found == [[2, 1, 0]] * 2
-
-
-def test_huggingface_untyped_model(tmp_path):
-    """The library knows it all the same, and all that follows from it is the same."""
+def test_huggingface_older_file(tmp_path):
+    """Without the kind of its model and without empty entries: the library infers them."""
     library, texts = huggingface_tokenizer.library(), [TEXT, "the </s> [MASK] a<unk>b"]
     unigram = library.Tokenizer(library.models.Unigram([("<unk>", 0.0), ("</s>", 0.0), ("\u2581a", -1.0)], 0))
     unigram.pre_tokenizer = library.pre_tokenizers.Metaspace()
-    unigram.add_special_tokens(["</s>", "<unk>"])
     unigram.save(str(tmp_path / "unigram.json"))
     (tmp_path / "pieces.json").write_bytes(wordpiece.train([TEXT], 100, False))
     for path in (tmp_path / "unigram.json", tmp_path / "pieces.json"):
-        told, older = map(huggingface_tokenizer.load, (path, untyped(path)))
-        assert [older.encode(text).tolist() for text in texts] == [told.encode(text).tolist() for text in texts]
-        assert (older.special, older.continues.tolist()) == (told.special, told.continues.tolist())
-    assert json.loads(wordpiece.read(untyped(tmp_path / "pieces.json"), {"cased": False}))["model"]["vocab"]
-    with pytest.raises(DataError):
-        wordpiece.read(untyped(tmp_path / "unigram.json"), {"cased": False})
+        spec, older = json.loads(path.read_text()), path.with_suffix(".older.json")
+        del spec["model"]["type"]
+        older.write_text(json.dumps({name: value for name, value in spec.items() if value}))
+        new, old = map(huggingface_tokenizer.load, (path, older))
+        assert [old.encode(text).tolist() for text in texts] == [new.encode(text).tolist() for text in texts]
+        assert (old.special, old.continues.tolist()) == (new.special, new.continues.tolist())
+    assert json.loads(wordpiece.read(older, {"cased": False}))["model"]["vocab"]
