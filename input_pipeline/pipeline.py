@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from input_pipeline import batching, corruption, splits, validate
-from input_pipeline.batching.eval import EvalRows, EvalStream, Evaluation, Task
+from input_pipeline.batching.eval import EvalRows, Evaluation, Task
 from input_pipeline.batching.mixture import mixing_weights
 from input_pipeline.batching.train import BatchContext, MixedBatches, SegmentBatches, StreamBatches
 from input_pipeline.errors import DataError
@@ -258,7 +258,7 @@ class Corpus:
             lanes = min(batch_size, stream.tokens // segments.reuse)
             batches = SegmentBatches(context, segments, lanes, shuffle=False, both_ways=False)
         elif layout == "stream":
-            batches = EvalStream(context, stream, whole.tokens)
+            batches = StreamBatches(context, stream, shuffle=False, targets=whole.tokens)
         else:
             parts = [part for part in self._splits[split] if part.stream.tokens]
             # Behind control codes each source is scored by itself.

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from input_pipeline import batching
-from input_pipeline.batching.train import BatchContext, SegmentBatches
-from input_pipeline.packing.concat import RawRows, read_windows
+from input_pipeline.batching.train import BatchContext, SegmentBatches, StreamBatches
+from input_pipeline.packing.concat import RawRows
 from input_pipeline.packing.seq2seq import Plan, Texts
 from input_pipeline.token_store.store import NOTHING, Counts
-from input_pipeline.token_store.stream import Stream
 from input_pipeline.tokenizers.base import Tokenizer
 
 
@@ -55,39 +54,7 @@ class EvalRows:
         return np.argsort(np.concatenate(shares), kind="stable")
 
 
-@dataclass(frozen=True)
-class EvalStream:
-    """Contiguous streams: lane r predicts from ids r L .. (r + 1) L - 1 of the split, L = ceil(targets / B)."""
-
-    context: BatchContext
-    stream: Stream
-    targets: int  # ids of the stream that are predicted, from the second on
-
-    @property
-    def lane(self) -> int:
-        return -(-self.targets // self.context.batch_size)
-
-    @property
-    def raw_length(self) -> int:
-        return self.context.objective.raw_length(self.context.length)
-
-    def __len__(self) -> int:
-        return -(-self.lane // self.raw_length)
-
-    def __getitem__(self, n: int) -> dict[str, np.ndarray]:
-        context = self.context
-        batch = context.empty()
-        # Lanes are rounded up, so the last one may end early; its rows are padding from there on.
-        within = n * self.raw_length + np.arange(self.raw_length)  # [R], in the lane
-        starts = context.rows * self.lane
-        inside = (within < self.lane) & (starts[:, None] + within < self.targets)  # [n, R]
-        raw = read_windows(self.stream, starts + n * self.raw_length, self.raw_length).where(inside)
-        context.objective.fill(batch, np.arange(len(starts)), raw, context.keys(context.rows, n))
-        batch["reset"][:] = n == 0
-        return batch
-
-
-EvalBatches = EvalRows | EvalStream | SegmentBatches
+EvalBatches = EvalRows | StreamBatches | SegmentBatches
 
 
 class Evaluation:

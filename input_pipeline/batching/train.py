@@ -67,33 +67,52 @@ class MixedBatches:
         return batch
 
 
+@dataclass(frozen=True)
 class StreamBatches:
     """Contiguous streams (Dai et al. 2019): row r of batch n + 1 continues row r of batch n.
 
-    The stream of N ids is cut into B lanes of N // B ids; an epoch reads as many whole rows as a lane has. With
-    `shuffle` each epoch begins at another place of the circular stream, so that all ids are read in the long run.
+    For training the stream of N ids is cut into B lanes of L = N // B; an epoch reads as many whole rows as a lane has.
+    With `shuffle` each epoch begins at another place of the circular stream, so that all ids are read in the long run.
+    For evaluation lane r predicts from ids r L .. (r + 1) L - 1, L = ceil(targets / B), each once.
     """
 
-    def __init__(self, context: BatchContext, stream: Stream, shuffle: bool):
-        self.context, self.stream, self.shuffle = context, stream, shuffle
-        self.raw_length = context.objective.raw_length(context.length)
-        self.lane = stream.tokens // context.batch_size
-        self.batches = self.lane // self.raw_length
-        if not self.batches:
+    context: BatchContext
+    stream: Stream
+    shuffle: bool
+    targets: int | None = None  # evaluation: ids of the stream that are predicted, from the second on
+
+    def __post_init__(self):
+        if self.targets is None and not len(self):
             raise DataError(
-                f"data.layout=stream: train.batch_size={context.batch_size} rows of data.length={context.length} need "
-                f"more than {stream.tokens} tokens. Lower one."
+                f"data.layout=stream: train.batch_size={self.context.batch_size} rows of "
+                f"data.length={self.context.length} need more than {self.stream.tokens} tokens. Lower one."
             )
+
+    @property
+    def raw_length(self) -> int:
+        return self.context.objective.raw_length(self.context.length)
+
+    @property
+    def lane(self) -> int:
+        size = self.context.batch_size
+        return self.stream.tokens // size if self.targets is None else -(-self.targets // size)
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return self.lane // self.raw_length if self.targets is None else -(-self.lane // self.raw_length)
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
         context = self.context
         # The offset is 32 random bits scaled to [0, N): where the epoch begins in the circular stream.
-        epoch, step = divmod(n, self.batches)
+        epoch, step = divmod(n, len(self))
         offset = hash_key(context.seed, epoch) * self.stream.tokens >> 32 if self.shuffle else 0
         batch = context.empty()
-        starts = offset + context.rows * self.lane + step * self.raw_length
-        raw = read_windows(self.stream, starts, self.raw_length)
-        context.objective.fill(batch, np.arange(len(starts)), raw, context.keys(context.rows, n))
+        first, within = context.rows * self.lane, step * self.raw_length + np.arange(self.raw_length)  # [n], [R]
+        raw = read_windows(self.stream, offset + first + step * self.raw_length, self.raw_length)
+        if self.targets is not None:
+            # Lanes are rounded up, so the last one may end early; its rows are padding from there on.
+            raw = raw.where((within < self.lane) & (first[:, None] + within < self.targets))  # [n, R]
+        context.objective.fill(batch, np.arange(len(first)), raw, context.keys(context.rows, n))
         batch["reset"][:] = step == 0
         return batch
 

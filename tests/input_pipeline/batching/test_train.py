@@ -134,12 +134,12 @@ def test_streams_are_contiguous(prepare, write, batch_size, length):
     stream = corpus.stream("train")
     context = BatchContext(CausalLM(common.causal()), "stream", 3, batch_size, length, np.arange(batch_size))
     lanes = StreamBatches(context, stream, shuffle=True)
-    epochs = [[lanes[epoch * lanes.batches + n] for n in range(lanes.batches)] for epoch in range(2)]
+    epochs = [[lanes[epoch * len(lanes) + n] for n in range(len(lanes))] for epoch in range(2)]
     for batches in epochs:
-        assert [bool(b["reset"].all()) for b in batches] == [n == 0 for n in range(lanes.batches)]
+        assert [bool(b["reset"].all()) for b in batches] == [n == 0 for n in range(len(lanes))]
         for before, after in itertools.pairwise(batches):
             assert np.array_equal(before["targets"][:, -1], after["tokens"][:, 0])
-        assert lanes.batches * length * batch_size > stream.tokens - batch_size * (length + 1)
+        assert len(lanes) * length * batch_size > stream.tokens - batch_size * (length + 1)
 
 
 def test_mixture_shares(prepare, write):
