@@ -12,14 +12,13 @@ from flax import linen as nn
 
 from models.attention.masks import Mask
 from models.attention.patterns import parse_pattern
+from models.layers.backward import remat_elementwise
 from models.layers.dropout import dropout
 from models.layers.embedding import lookup
 from models.layers.init import INITIALIZERS, TABLE_INITIALIZERS, embedding_table
 from models.layers.linear import Linear
 from models.layers.norm import Norm
-from models.layers.remat import remat_elementwise
-from models.transformer.block import Block
-from models.transformer.context import Context
+from models.transformer.block import Block, Context
 from models.transformer.layer_stack import Stack
 from models.transformer.mlp import ACTIVATIONS
 from models.transformer.model import Model, Output

@@ -13,10 +13,10 @@ from models.electra import HEADS, Electra, generator_sizes
 from models.errors import ModelError
 from models.gpt import Decoder
 from models.layers.adaptive_softmax import SHARING
+from models.layers.backward import REMAT
 from models.layers.embedding import POSITIONS
 from models.layers.init import INIT_SCHEMES, INITIALIZERS
 from models.layers.norm import NORMS
-from models.layers.remat import REMAT
 from models.t5 import POSITIONS as SEQUENCE_POSITIONS
 from models.t5 import EncoderDecoder
 from models.transformer.block import PLACEMENTS

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from models.bert import EncoderBase
 from models.errors import ModelError
-from models.layers.remat import remat_elementwise
+from models.layers.backward import remat_elementwise
 from models.transformer.mlp import ACTIVATIONS
 from models.transformer.model import Output
 

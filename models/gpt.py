@@ -15,9 +15,8 @@ from models.layers.dropout import dropout
 from models.layers.embedding import lookup, sinusoid
 from models.layers.init import embedding_table, normal, residual_std
 from models.layers.norm import Norm
-from models.transformer.block import Block
+from models.transformer.block import Block, Context
 from models.transformer.cache import Cache
-from models.transformer.context import Context
 from models.transformer.model import Model, Output
 from models.transformer.multihead import SelfAttention
 

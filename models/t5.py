@@ -20,9 +20,8 @@ from models.layers.dropout import dropout
 from models.layers.embedding import lookup, sinusoid
 from models.layers.init import INIT_SCHEMES, embedding_table, normal, uniform
 from models.layers.norm import Norm
-from models.transformer.block import Block
+from models.transformer.block import Block, Context, Source
 from models.transformer.cache import Cache, SourceCache
-from models.transformer.context import Context, Source
 from models.transformer.layer_stack import Stack, stack_param
 from models.transformer.model import Model, Output
 from models.transformer.multihead import CrossAttention, SelfAttention

@@ -19,9 +19,8 @@ from models.attention.patterns import Dense, Local, Pattern
 from models.attention.relative import distance_table
 from models.layers.adaptive_softmax import AdaptiveVocabulary
 from models.layers.init import normal
-from models.transformer.cache import Cache
-from models.transformer.context import Context, Distances
-from models.transformer.memory import Memory
+from models.transformer.block import Context, Distances
+from models.transformer.cache import Cache, Memory
 from models.transformer.model import Output, RecurrentModel
 from models.transformer.multihead import SelfAttention
 

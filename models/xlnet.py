@@ -17,7 +17,7 @@ from models.attention.masks import Mask
 from models.attention.relative import distance_table
 from models.layers.embedding import lookup
 from models.layers.init import embedding_table, normal
-from models.transformer.context import Context, Distances, QueryStream, SegmentIds
+from models.transformer.block import Context, Distances, QueryStream, SegmentIds
 from models.transformer.model import Output, RecurrentModel
 
 QUERY_MULTIPLE = 8  # the query stream is padded to a multiple of this, which meshes divide

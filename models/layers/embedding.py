@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
-from models.layers.grad_sharding import parameter_sharding
+from models.layers.backward import parameter_sharding
 from models.layers.init import mesh_axes_of
 
 ABSOLUTE = ("learned", "sinusoid", "sinusoid_concatenated", "factorised")  # added to the token embeddings

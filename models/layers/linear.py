@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
-from models.layers.grad_sharding import constrain_gradient, parameter_sharding
+from models.layers.backward import DOT_NAME, constrain_gradient, parameter_sharding
 from models.layers.init import constant, normal
-from models.layers.remat import DOT_NAME
 
 TRANSPOSED = "transposed"  # name of a kernel with its axes reversed, as decoding on a CPU stores it
 

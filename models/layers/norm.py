@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from models.layers.backward import remat_elementwise
 from models.layers.init import constant, normal
-from models.layers.remat import remat_elementwise
 
 NORMS = ("layer", "rms")
 

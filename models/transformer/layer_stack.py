@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from models.layers.remat import REMAT
-from models.transformer.context import Context
+from models.layers.backward import REMAT
+from models.transformer.block import Context
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 import jax
 from flax import linen as nn
 
+from models.layers.backward import remat_elementwise
 from models.layers.dropout import dropout
 from models.layers.linear import Linear
-from models.layers.remat import remat_elementwise
-from models.transformer.context import Context
+from models.transformer.block import Context
 
 # GELU has three forms in published models (Hendrycks and Gimpel 2016); they differ by up to 2e-2, and a checkpoint
 # needs the one it was trained with.

@@ -15,10 +15,9 @@ from models.layers.dropout import dropout
 from models.layers.init import constant, normal
 from models.layers.logits import vocab_logits
 from models.layers.norm import Norm
-from models.transformer.block import Block
-from models.transformer.context import Context
+from models.transformer.block import Block, Context
+from models.transformer.cache import Memory
 from models.transformer.layer_stack import Stack, stack_param
-from models.transformer.memory import Memory
 from models.transformer.mlp import FeedForward
 from models.transformer.relative_attention import RelativeSelfAttention
 

@@ -16,9 +16,8 @@ from models.attention.patterns import Dense, Pattern
 from models.layers.embedding import rotate
 from models.layers.init import uniform
 from models.layers.linear import Linear
-from models.transformer.cache import Cache, SourceCache
-from models.transformer.context import Context
-from models.transformer.memory import Memory
+from models.transformer.block import Context
+from models.transformer.cache import Cache, Memory, SourceCache
 
 
 class MultiHeadAttention(nn.Module):

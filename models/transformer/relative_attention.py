@@ -12,9 +12,8 @@ from models.attention.masks import Mask
 from models.attention.relative import attend_relative
 from models.layers.init import normal
 from models.layers.linear import Linear
-from models.transformer.cache import Cache
-from models.transformer.context import Context, SegmentIds
-from models.transformer.memory import Memory
+from models.transformer.block import Context, SegmentIds
+from models.transformer.cache import Cache, Memory
 
 
 class RelativeSelfAttention(nn.Module):

@@ -16,7 +16,7 @@ from flax import linen as nn
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
-from models.layers.grad_sharding import gradient_shardings
+from models.layers.backward import gradient_shardings
 from models.layers.init import is_box, mesh_axes_of, path_name
 from pretrain.errors import UserError, nearest
 from pretrain.parallel.reduce_scatter import SPLIT, GradientSteps

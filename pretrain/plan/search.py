@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 
-from models.layers.remat import REMAT
+from models.layers.backward import REMAT
 from pretrain.errors import USER_ERRORS, UserError
 from pretrain.metrics.progress import amount
 from pretrain.parallel.mesh import AXES

@@ -17,7 +17,7 @@ from flax.traverse_util import unflatten_dict
 
 import models
 from configs import common
-from models.transformer.memory import Memory
+from models.transformer.cache import Memory
 from pretrain.decoding.sampling import generate
 from pretrain.interop import families
 

@@ -12,8 +12,8 @@ import models
 from configs.common import decoder, recurrent
 from models.attention.masks import Mask
 from models.layers.init import normal
-from models.transformer.context import Context
-from models.transformer.memory import Memory
+from models.transformer.block import Context
+from models.transformer.cache import Memory
 from models.transformer.multihead import SelfAttention
 
 B, T, M, D, N, V = 4, 8, 16, 16, 2, 32

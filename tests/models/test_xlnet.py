@@ -8,7 +8,7 @@ from flax import linen as nn
 
 import models
 from configs.common import two_stream
-from models.transformer.memory import Memory
+from models.transformer.cache import Memory
 
 T, K, M, REUSE, V = 12, 4, 5, 6, 31
 SIZES = {"vocab_size": V, "context": T, "layers": 2, "width": 16, "heads": 4, "ff": 24, "memory": M, "reuse": REUSE}
