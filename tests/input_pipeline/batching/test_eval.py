@@ -1,5 +1,7 @@
 """Evaluation passes: every token once, with the context promised, and the totals to divide by."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -112,7 +114,6 @@ def test_hosts_read_parts_of_batches(corpus):
     ("options", "key"),
     [
         ({"split": "test"}, "--split=test"),
-        ({"stride": 17}, "evaluate.stride=17"),
         ({"stride": 4, "layout": "packed"}, "evaluate.stride=4"),
         ({"layout": "document"}, "data.layout=document"),
     ],
@@ -137,22 +138,16 @@ class Numbered:
 
 def test_eval_rows_interleave_sources():
     """A limited pass over a mixture measures all of its sources."""
-
-    class Task:
-        def fill(self, batch, slots, raw, keys):
-            batch["read"][slots] = raw
-
-    class Four:
-        objective, batch_size, rows = Task(), 4, np.arange(4)
-
-        def empty(self):
-            return {"read": np.full(4, -1)}
-
-        def keys(self, numbers):
-            return numbers
+    context = SimpleNamespace(
+        batch_size=4,
+        rows=np.arange(4),
+        empty=lambda: {"read": np.full(4, -1)},
+        keys=lambda numbers: numbers,
+        objective=SimpleNamespace(fill=lambda batch, slots, raw, keys: batch["read"].put(slots, raw)),
+    )
 
     def batches(*sources):
-        rows = EvalRows(Four(), sources)
+        rows = EvalRows(context, sources)
         return [rows[n]["read"].tolist() for n in range(len(rows))]
 
     assert batches(Numbered(10, 3), Numbered(20, 6)) == [[20, 10, 21, 22], [11, 23, 24, 12], [25, -1, -1, -1]]
