@@ -61,6 +61,7 @@ def prepare(
     """
     if sources is None:
         sources = validate.check(data, tokenizer, objective, folders, taken is not None)
+    # Splits come first: the tokenizer must not see text that is held out.
     share, special = splits.holdout_share(data), corruption.special(objective, data["layout"])
     opened = tokenizer_store.make_folder(folders.tokenizer, tokenizer, sources, share, report, special, taken, accept)
     validate.check_ends(opened, data, report)

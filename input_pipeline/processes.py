@@ -41,6 +41,7 @@ def die_with_parent() -> None:
     """Makes a worker exit when its parent ends, even by kill -9. Call it first in a worker."""
 
     def watch():
+        # Returns when the parent ends, in whatever way.
         multiprocessing.parent_process().join()
         os._exit(1)
 

@@ -47,6 +47,7 @@ def check(
         for source in found
         if not (store_folder(source, share if name == "train" else 0.0, data, folders.data) / MANIFEST).is_file()
     ]
+    # The tokenizer and the token store must divide a source alike.
     named["train"] = [source.dividing(share) for source in named["train"]]
     for source in missing:
         source.files()

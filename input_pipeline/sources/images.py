@@ -32,6 +32,7 @@ def record_document(record: object, field: str, where: str, shape: Shape) -> Doc
 def _document(place: float, pixels: np.ndarray, shape: Shape, where: str) -> Document:
     if pixels.dtype != np.uint8 or pixels.shape != shape:
         raise DataError(f"data.image={shape}: {where} is {pixels.dtype} {pixels.shape}. Resize or convert it.")
+    # Bytes in memory are in the order row, column, colour.
     return Document(place, ((pixels.tobytes(),),))
 
 

@@ -132,5 +132,6 @@ def _plain(value: object) -> object:
     TFDS gives float32 values as Python floats, which would print 0.2 as 0.20000000298023224. Whole numbers stay.
     """
     if type(value) is float and not (value.is_integer() and abs(value) < 1e16):
+        # NumPy prints the shortest decimal that reads back as the same float32.
         return float(str(np.float32(value)))
     return value.item() if getattr(value, "shape", None) == () else value

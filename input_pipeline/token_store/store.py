@@ -111,7 +111,10 @@ class Shard(NamedTuple):
     def open(self, kind: str) -> np.ndarray:
         """The array of one of its files, memory-mapped; a store's file from a local copy. Errors: DataError."""
         (dtype, shape), path, size = self._array(kind), self.path(kind), self.size(kind)
-        actual = info(path).size if path.is_file() else 0
+        try:
+            actual = info(path).size
+        except FileNotFoundError:
+            actual = 0
         if actual != size:
             raise damaged(self.folder, f"{path.name} has {actual} bytes instead of {size}")
         # An empty file cannot be mapped.

@@ -64,11 +64,10 @@ class Stream:
 
     def copy(self, start: int, out: np.ndarray) -> None:
         """Fills `out`, [n] of any integer type, with ids start .. start + n - 1 (modulo N)."""
+        _fill(out, start, self._ends, self._ids)
 
-        def read(index: int, offset: int, count: int) -> np.ndarray:
-            return self._open(index, TOKENS)[offset : offset + count]
-
-        _fill(out, start, self._ends, read)
+    def _ids(self, index: int, offset: int, count: int) -> np.ndarray:
+        return self._open(index, TOKENS)[offset : offset + count]
 
     def copy_bare(self, start: int, out: np.ndarray) -> None:
         """Fills `out`, [n] of any integer type, with ids start .. start + n - 1 of the bare stream (modulo that)."""

@@ -88,6 +88,7 @@ def encode(job: Job) -> dict:
         writers = [stack.enter_context(_open_writer(job, split, layout, tokenizer.end_id)) for split in SPLITS]
         for pieces in _batches(job.source, job.spans, job.settings["sentences"]):
             data = [to_bytes(piece.text) for piece in pieces]
+            # Separated, since pieces "a", "bc" give other ids than "ab", "c".
             digest.update(b"\0".join(data))
             encoded = tokenizer.encode_all([piece.text for piece in pieces])
             for piece, text, ids in zip(pieces, data, encoded, strict=True):
