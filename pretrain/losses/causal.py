@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from pretrain.losses.adaptive import adaptive_cross_entropy
-from pretrain.losses.cross_entropy import cross_entropy
+from pretrain.losses.cross_entropy import adaptive_cross_entropy, cross_entropy
 from pretrain.losses.objective import BoundModel, SmoothedObjective, perplexity
 
 

@@ -5,13 +5,13 @@ add up theirs and divide once. `cross_entropy` has a gradient written out by han
 a chunk's logits and differentiates it with JAX.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from models.layers.logits import join_chunks, split_chunks, sum_rows
+from models.layers.logits import head_logits, join_chunks, split_chunks, sum_rows
 from pretrain.parallel import sharded_sum
 
 LOGITS_PER_CHUNK = 2**22  # 16 MB of float32, which stays in a CPU's cache
@@ -251,3 +251,40 @@ def _add(sums, more):
 
 def _zeros(shapes):
     return jax.tree.map(lambda one: jnp.zeros(one.shape, jnp.float32), shapes)
+
+
+def adaptive_cross_entropy(
+    softmaxes: Sequence[tuple[jax.Array, jax.Array, jax.Array]], targets: jax.Array, weights: jax.Array, *, chunk=None
+) -> jax.Array:
+    """Cross-entropy of an adaptive softmax (Grave et al. 2017): weighted sum over targets [B, T], in nats, float32.
+
+    A rare word costs its cluster's surprise in the first softmax and its own in the cluster's. softmaxes: hidden
+    [B, T, E], matrix [C, E] and bias [C] of each (`models.layers.adaptive_softmax`); weights [B, T].
+    """
+    hidden = tuple(states for states, _, _ in softmaxes)
+    shared = tuple((matrix.astype(states.dtype), bias) for states, matrix, bias in softmaxes)
+    # As if all clusters were one vocabulary: their logits are made for every token.
+    rows = chunk or rows_per_chunk(sum(len(matrix) for matrix, _ in shared))
+    return sum_in_chunks(_adaptive_chunk, rows, hidden, shared, (targets, weights))[0]
+
+
+def _adaptive_chunk(hidden, shared, given, _):
+    targets, weights = given
+    logits = [head_logits(states, *head) for states, head in zip(hidden, shared, strict=True)]
+    # The first softmax has the frequent words, then one entry for each other cluster.
+    start = first = logits[0].shape[-1] - (len(logits) - 1)
+    place, nll = targets, 0.0
+    for cluster, of_cluster in enumerate(logits[1:]):
+        here = (targets >= start) & (targets < start + of_cluster.shape[-1])
+        # In the first softmax a rare word is its cluster's entry.
+        place = jnp.where(here, first + cluster, place)
+        nll += jnp.where(here, _surprise(of_cluster, targets - start), 0.0)
+        start += of_cluster.shape[-1]
+    return (jnp.sum(weights * (nll + _surprise(logits[0], place))),)
+
+
+def _surprise(logits, place):
+    """Negative log-probability of the word at `place`; of an index out of range, log Z."""
+    # A mask instead of a gather, whose gradient would be a scatter.
+    here = jnp.arange(logits.shape[-1])[None, None] == place[..., None]
+    return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(jnp.where(here, logits, 0.0), axis=-1)

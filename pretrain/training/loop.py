@@ -18,10 +18,9 @@ from pretrain.metrics.goodput import Goodput
 from pretrain.metrics.progress import Ledger, Progress, open_null
 from pretrain.metrics.writer import MetricWriter
 from pretrain.training.evaluator import Evaluator
-from pretrain.training.profiler import Profiler
 from pretrain.training.replica_check import ReplicaCheck
 from pretrain.training.startup import RunParts, report_measure, restore_or_init
-from pretrain.training.throughput import Throughput
+from pretrain.training.throughput import Profiler, Throughput
 
 
 class RewindError(Exception):
