@@ -67,6 +67,7 @@ def _generator_section(section: Mapping) -> dict:
     """The encoder that is a discriminator's generator."""
     if not section["generator_size"]:
         raise UserError("--part=generator: config.model.generator_size=0, so there is none. Leave --part out.")
+    # All but the sizes is the discriminator's, as in the paper's section 3.2.
     own = {name: value for name, value in section.items() if name not in ("generator_size", "head")}
     sizes = generator_sizes(section["width"], section["heads"], section["generator_size"])
     sizes |= {"embed": section["embed"] or section["width"], "kind": "encoder", "pair_head": False}

@@ -115,6 +115,7 @@ class WeightMap:
         """{our path: array}; `read` returns a tensor by name, when the array is made."""
         arrays = {}
         for row in self.rows:
+            # GPT-2's c_attn is [width, 3 x width]: query, key and value are slices of its output axis.
             axis, start = row.layout.axis, 0
             for path in row.params:
                 stop = start + self._hf_shape(path, row)[axis]
@@ -146,7 +147,7 @@ class WeightMap:
 
     @staticmethod
     def _layer(row: Row, shape: Shape, index: tuple[slice, ...], read: Read, number: int) -> np.ndarray:
-        return row.layout.from_hf(read(row.names[number])[index], shape)
+        return row.layout.from_hf(read(row.hf.format(layer=number))[index], shape)
 
     @staticmethod
     def _stack(leaf: Leaf, row: Row, layer: Callable[[int], np.ndarray]) -> np.ndarray:

@@ -105,14 +105,6 @@ def test_a_prompt_and_its_continuation_fill_the_context(tiny, log_probabilities)
         assert total == pytest.approx(nats(log_probabilities, PROMPTS[0], ids), abs=1e-4)
 
 
-def test_a_prompt_alone_and_in_a_batch(tiny):
-    together = generate(*tiny, PROMPTS, **GREEDY)
-    for prompt, (ids, total) in zip(PROMPTS[:2], together[:2], strict=True):
-        [(alone, alone_total)] = generate(*tiny, [prompt], **GREEDY)
-        np.testing.assert_array_equal(ids, alone)
-        assert total == pytest.approx(alone_total, abs=1e-5)
-
-
 def test_ends_at_the_end(tiny):
     free = generate(*tiny, PROMPTS, **GREEDY)
     end = int(free[0][0][2])
@@ -121,12 +113,12 @@ def test_ends_at_the_end(tiny):
         np.testing.assert_array_equal(ids, whole[: cut[0] + 1] if len(cut) else whole)
 
 
-def test_streams_every_token_in_order(tiny):
+@pytest.mark.parametrize("beams", [1, 2])
+def test_streams_every_token_in_order(tiny, beams):
     heard = {0: [], 1: [], 2: []}
-    for options in (GREEDY, {**GREEDY, "beams": 2}):
-        heard = {0: [], 1: [], 2: []}
-        results = generate(*tiny, PROMPTS, **options, on_token=lambda row, token, heard=heard: heard[row].append(token))
-        assert [heard[row] for row in range(3)] == [list(ids) for ids, _ in results]
+    options = GREEDY | {"beams": beams, "on_token": lambda row, token: heard[row].append(token)}
+    results = generate(*tiny, PROMPTS, **options)
+    assert [heard[row] for row in range(3)] == [list(ids) for ids, _ in results]
 
 
 @pytest.mark.parametrize(("length_penalty", "cached"), [(0.6, True), (2.0, True), (0.6, False)])
@@ -214,17 +206,14 @@ def test_nothing_compiles_per_token_or_per_call(tiny):
     assert before == [program._cache_size() for program in programs]
 
 
-@pytest.mark.parametrize("options", [{"temperature": 1e-40}, {"temperature": 1.0, "top_p": 1e-46}])
-def test_the_smallest_numbers_leave_the_likeliest_token(tiny, options):
-    """float32 rounds some of them to 0, and a logit divided by others is infinite."""
-    greedy, sampled = (generate(*tiny, PROMPTS, **{**GREEDY, **given}) for given in ({}, options))
-    for (expected, _), (ids, _) in zip(greedy, sampled, strict=True):
-        np.testing.assert_array_equal(ids, expected)
-
-
-def test_a_temperature_beyond_float32_chooses_among_tokens_alone(tiny):
-    results = generate(*tiny, PROMPTS, **{**GREEDY, "temperature": 1e39, "vocabulary": 3})
-    assert all(set(ids) <= {0, 1, 2} for ids, _ in results)
+def test_numbers_beyond_float32(tiny):
+    """The smallest leave the likeliest token: a logit divided by them is infinite. The largest leave all tokens."""
+    greedy = generate(*tiny, PROMPTS, **GREEDY)
+    for options in ({"temperature": 1e-40}, {"temperature": 1.0, "top_p": 1e-46}):
+        for (expected, _), (ids, _) in zip(greedy, generate(*tiny, PROMPTS, **{**GREEDY, **options}), strict=True):
+            np.testing.assert_array_equal(ids, expected)
+    hot = generate(*tiny, PROMPTS, **{**GREEDY, "temperature": 1e39, "vocabulary": 3})
+    assert all(set(ids) <= {0, 1, 2} for ids, _ in hot)
 
 
 @pytest.mark.parametrize("beams", [1, 3])

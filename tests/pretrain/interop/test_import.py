@@ -7,9 +7,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tokenizers
+from runs import leaves
 from safetensors.numpy import save_file
 
-import pretrain
 from pretrain.errors import UserError
 from pretrain.interop import safetensors_io
 from pretrain.interop.config_map import ignored_settings
@@ -85,13 +85,6 @@ def test_import_refuses_a_larger_tokenizer(refuses, tmp_path):
     refuses(hub.make(tmp_path / "theirs", "gpt2", tensors=tensors, keys={"vocab_size": 200}), "vocab_size=200")
 
 
-def test_import_float16_computes_in_float32(tmp_path):
-    """float16 gradients would vanish without loss scaling."""
-    folder = hub.make(tmp_path / "theirs", "gpt2", keys={"dtype": "float16"})
-    config = import_folder(str(folder), str(tmp_path / "run"))
-    assert config.model.dtype == config.model.param_dtype == "float32"
-
-
 def test_import_split_bfloat16_without_prefix(refuses, tmp_path):
     """As files of the headless class; a missing file is named."""
     tensors = {
@@ -134,9 +127,8 @@ def test_import_older_names_of_norms(imported, tmp_path):
         for name, array in tensors.items()
     }
     import_folder(str(hub.make(tmp_path / "theirs", "bert", tensors=older)), str(tmp_path / "run"))
-    ids = hub.batch(67)["read"]
-    one, other = (pretrain.open(run) for run in (tmp_path / "run", imported("bert")[1]))
-    np.testing.assert_array_equal(one.logits(ids), other.logits(ids))
+    one, other = (leaves(run, 0) for run in (tmp_path / "run", imported("bert")[1]))
+    assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def test_import_skips_an_unused_pooler(tmp_path):
@@ -150,24 +142,16 @@ def test_import_skips_an_unused_pooler(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("case", "keys", "beside", "ids", "ignored"),
+    ("keys", "beside", "ids", "ignored"),
     [
-        ("bart", {"num_beams": 4, "early_stopping": True}, {}, {}, ["num_beams", "early_stopping"]),
-        (
-            "gpt2",
-            {"do_sample": True},
-            {"temperature": 0.7, "top_k": 50, "use_cache": True},
-            {},
-            ["do_sample", "temper"],
-        ),
-        ("gpt2", {"max_length": 20, "num_beams": 1, "bad_words_ids": None, "prefix": ""}, {}, {}, []),
-        ("t5", {"decoder_start_token_id": 0}, {"decoder_start_token_id": 0}, {"decoder_start_token_id": 0}, []),
-        ("gpt2", {"eos_token_id": 5}, {"eos_token_id": 5}, {"eos_token_id": 0}, ["eos_token_id"]),
-        ("gpt2", {"eos_token_id": [0, 5]}, {}, {"pad_token_id": None}, ["eos_token_id"]),
-        ("gpt2", {"bos_token_id": 5}, {}, {"bos_token_id": 0, "eos_token_id": 0}, ["bos_token_id"]),
+        ({"num_beams": 4}, {"temperature": 0.7, "top_k": 50, "use_cache": True}, {}, ["num_beams", "temperature"]),
+        ({"max_length": 20, "num_beams": 1, "bad_words_ids": None, "prefix": ""}, {}, {}, []),
+        ({"decoder_start_token_id": 0}, {"decoder_start_token_id": 0}, {"decoder_start_token_id": 0}, []),
+        ({"eos_token_id": 5}, {"eos_token_id": 5}, {"eos_token_id": 0}, ["eos_token_id"]),
+        ({"bos_token_id": 5}, {}, {"bos_token_id": 0, "eos_token_id": 0}, ["bos_token_id"]),
     ],
 )
-def test_ignored_settings(case, keys, beside, ids, ignored, tmp_path):
+def test_ignored_settings(keys, beside, ids, ignored, tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps(beside))
     line = ignored_settings({"eos_token_id": None, **keys}, tmp_path, ids)
     assert all(name in line for name in ignored) and bool(line) == bool(ignored)
@@ -177,7 +161,6 @@ def test_ignored_settings(case, keys, beside, ids, ignored, tmp_path):
     ("keys", "names"),
     [
         ({"id2lang": {"2": "fr", "0": "de", "1": "it"}, "lang2id": {"fr": 2, "de": 0, "it": 1}}, ("de", "it", "fr")),
-        ({"lang2id": {"fr": 2, "de": 0, "it": 1}}, ("de", "it", "fr")),
         ({"id2lang": None, "lang2id": None}, ("0", "1", "2")),
     ],
 )

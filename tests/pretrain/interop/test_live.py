@@ -43,7 +43,12 @@ def imported_peer(case, folder, **options):
     return model, pretrain.open(folder / "run")
 
 
-@pytest.fixture(scope="module", params=peer.CASES)
+# As another case but for a detail.
+SLOW = ("gpt", "bert_masked", "xlm-roberta", "camembert", "xlm", "albert_masked", "t5", "mt5_tied")
+CASES = [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in peer.CASES]
+
+
+@pytest.fixture(scope="module", params=CASES)
 def there_and_back(request, tmp_path_factory):
     """(case, model, the folder that it saved in several files, the work folder, the folder exported from that)."""
     case, folder = request.param, tmp_path_factory.mktemp(request.param)

@@ -8,7 +8,6 @@ import pytest
 import tokenizers
 
 from input_pipeline import pipeline
-from input_pipeline.errors import DataError
 from input_pipeline.sources import parser
 from input_pipeline.tokenizers import export
 from input_pipeline.tokenizers import store as tokenizer_store
@@ -75,11 +74,6 @@ def test_tokenizer_json_has_the_same_ids(trained, settings):
             assert again.decode(ids) == text
     for number, i in enumerate(own.sentinels):
         assert again.token_to_id(f"<extra_id_{number}>") == i
-
-
-def test_tokenizer_json_of_words(trained):
-    with pytest.raises(DataError, match="words"):
-        export.tokenizer_json(trained(kind="words", vocab_size=20))
 
 
 def test_write_frames_a_text_and_a_pair(trained, tmp_path):
@@ -169,13 +163,6 @@ def test_roles_by_settings(file, tmp_path):
     assert opened.special == {"end": end, "classifier": 1, "mask": 3, "pad": 4, "separator": 0}
 
 
-def test_roles_keep_begin_and_end_apart(tmp_path):
-    hub.byte_level(tmp_path, ("<s>", "<pad>", "</s>"))
-    hub.write_settings(tmp_path, bos_token="<s>", eos_token="</s>")
-    section = tokenizer_files.section(tmp_path, ("huggingface",))
-    assert tokenizer_files.roles(tmp_path, section, families.FAMILIES["gpt2"], {}) == {"end": "</s>"}
-
-
 def test_spiece_that_rewrites_text_is_for_t5(tmp_path):
     hub.spiece(tmp_path)
     hub.write_settings(tmp_path, extra_ids=None)
@@ -221,7 +208,6 @@ def test_files_of_one_class_round_trip(kind, class_name, tmp_path):
         ("bert", {"word_tokenizer_type": "mecab"}, {}, "word_tokenizer_type=mecab"),
         ("bert", {}, {"<new>": 67}, "<new>"),
         ("bert", {"added_tokens_decoder": {"67": {"content": "<new>"}}}, {}, "<new>"),
-        ("bert", {"mask_token": "<new>"}, {}, "<new>"),
         ("t5", {"extra_ids": 3}, {"<extra_id_0>": 44, "<new>": 45}, "<new>"),
         ("gpt2", {}, {"<new>": 263}, "<new>"),
         ("gpt2", {"add_prefix_space": True}, {}, "add_prefix_space=True"),
@@ -237,11 +223,9 @@ def test_settings_that_change_the_text(refuses, tmp_path, case, settings, added,
 @pytest.mark.parametrize(
     ("step", "settings", "cased"),
     [
-        ({"lowercase": False}, {"tokenizer_class": "BertTokenizer", "do_lower_case": False}, True),
         ({"lowercase": False}, {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}, True),
         ({"strip_accents": True}, {"do_lower_case": True, "never_split": None}, False),
         ({"lowercase": False}, {"do_lower_case": True}, None),
-        ({"strip_accents": False}, {"do_lower_case": True, "strip_accents": True}, None),
     ],
 )
 def test_settings_against_a_tokenizer_json(refuses, tmp_path, step, settings, cased):
