@@ -97,7 +97,7 @@ def verified_file(folder: Path, settings: Mapping) -> Path:
     """The file of a tokenizer, on this machine. Errors: DataError if it is missing or damaged."""
     path = open_path(folder) / KINDS[settings["kind"]].file
     copy = local_copy(path) if path.is_file() else None
-    # The first made.json files had no checksum.
+    # Settings of another run, in `base`, are without its checksum.
     if copy is None or settings.get(CHECKSUM) not in (None, checksum(copy)):
         raise DataError(f"{path} is missing or damaged. Restore it, or delete {folder} and run prepare again.")
     return copy
