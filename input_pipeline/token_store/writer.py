@@ -7,7 +7,7 @@ import hashlib
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -85,7 +85,7 @@ def encode(job: Job) -> dict:
     tokenizer, layout = _tokenizer(job.tokenizer, job.settings["tokenizer"]), Layout.of(job.settings)
     digest = hashlib.blake2b(digest_size=16)
     with contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(_open_writer(job, split, layout, tokenizer.end_id)) for split in SPLITS]
+        writers = [Writer(job, split, layout, tokenizer.end_id, stack) for split in SPLITS]
         for pieces in _batches(job.source, job.spans, job.settings["sentences"]):
             data = [to_bytes(piece.text) for piece in pieces]
             # Separated, since pieces "a", "bc" give other ids than "ab", "c".
@@ -96,6 +96,8 @@ def encode(job: Job) -> dict:
                 if piece.place is not None:
                     writer = writers[piece.place < job.settings["holdout"]]
                 writer.add(piece, len(text), ids)
+        for writer in writers:
+            writer.finish()
     record = {
         "digest": digest.hexdigest(),
         "splits": {writer.split: [writer.documents, *writer.sums[0, :3].tolist()] for writer in writers},
@@ -147,25 +149,18 @@ def word_count(text: str) -> int:
     return len(text.split()) + text.count("\n") + (not text.endswith("\n"))
 
 
-@contextlib.contextmanager
-def _open_writer(job: Job, split: str, layout: Layout, end_id: int | None) -> Iterator["Writer"]:
-    """Writes one split of one part; its files appear when the block ends."""
-    with contextlib.ExitStack() as stack:
-        files = {}
+class Writer:
+    """Collects documents of one split of a part and writes them a million tokens at a time.
+
+    Its files appear when the `stack` that it enters them into ends without an error.
+    """
+
+    def __init__(self, job: Job, split: str, layout: Layout, end_id: int | None, stack: contextlib.ExitStack):
+        self.split, self._dtype, self._files = split, layout.dtype, {}
         for kind in layout.files:
             partial = stack.enter_context(replace(part_file(job.folder, job.number, split, kind)))
-            files[kind] = stack.enter_context(open(partial, "wb"))
-        writer = Writer(split, layout, end_id, files)
-        yield writer
-        writer.finish()
-
-
-class Writer:
-    """Collects documents and writes them a million tokens at a time."""
-
-    def __init__(self, split: str, layout: Layout, end_id: int | None, files: dict[str, BinaryIO]):
-        self.split, self.checksums = split, dict.fromkeys(files, 0)  # CRC-32 of each file
-        self._layout, self._files = layout, files
+            self._files[kind] = stack.enter_context(partial.open("wb"))
+        self.checksums = dict.fromkeys(layout.files, 0)  # CRC-32 of each file
         self._end = np.array([] if end_id is None else [end_id], np.int32)
         self._ids, self._pending, self._pieces = [], 0, []
         self._before = ""  # the last text, to tell whether it broke a word
@@ -207,7 +202,7 @@ class Writer:
         # Sums before and after each piece.
         sums = np.concatenate([self.sums, self.sums + np.cumsum(pieces[:, :4], axis=0)])
         before, after = sums[:-1], sums[1:]
-        self._write(TOKENS, np.concatenate(self._ids).astype(self._layout.dtype))
+        self._write(TOKENS, np.concatenate(self._ids).astype(self._dtype))
         # The sums before a document begins are those at the end of the one before it; the first has none before it.
         self._write(DOCUMENTS, before[begins][self.documents == 0 :])
         self._write(SENTENCES, after[pieces[:, 3] > 0, 0])
