@@ -280,9 +280,7 @@ def saved(workdir: str, flag: str = "--workdir") -> ConfigDict:
     if "model_type" in content:
         fix = f"Run `pretrain import --folder={workdir} --workdir=NEW` first"
         raise UserError(f"{flag}={workdir}: a Hugging Face model. {fix}.")
-    config = ConfigDict(as_tuples(content))
-    check_keys(config, str(path))
-    return with_overrides(config, ())
+    return with_overrides(ConfigDict(as_tuples(content)), (), source=str(path))
 
 
 def check_folder(workdir: str) -> None:

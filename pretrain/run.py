@@ -82,7 +82,7 @@ class Run:
 
     def _check(self, name: str, values: np.ndarray, rows: Mapping[str, np.ndarray]) -> None:
         """Raises UserError for an input of another shape, or with ids outside its table."""
-        # What annotates an encoder's inputs has their length, all else that of the tokens.
+        # Annotations of an encoder's inputs have their length, all others that of the tokens.
         like = rows.get("inputs", rows["tokens"]) if name.startswith("input_") else rows["tokens"]
         expected = like.shape if name != "inputs" else (len(like), values.shape[-1])
         if values.shape != expected:

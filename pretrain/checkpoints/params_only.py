@@ -14,7 +14,6 @@ import tensorstore
 from flax.traverse_util import unflatten_dict
 
 from pretrain.checkpoints import integrity, restore
-from pretrain.distributed.consensus import on_all_hosts
 from pretrain.workdir import DATA, POSITION, STATE, Workdir
 
 STEP = 0
@@ -111,6 +110,5 @@ def reader(folder: Path, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> Callable
     `shapes` are the model's parameters by path. Errors: UserError, if the checkpoint is damaged or another model's.
     """
     restore.check_intact(folder)
-    wanted = {"params": unflatten_dict(dict(shapes), sep="/")}
-    on_all_hosts(lambda: restore.check_fits(folder, restore.read_metadata(folder), wanted))
+    restore.check_fits(folder, {"params": unflatten_dict(dict(shapes), sep="/")})
     return lambda path: restore.read_parameter(folder, path, shapes[path].dtype)

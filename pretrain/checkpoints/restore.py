@@ -104,7 +104,7 @@ def read_state(folder: Path, wanted: dict) -> dict:
 
     Errors: UserError, if the checkpoint belongs to another model.
     """
-    on_all_hosts(lambda: check_fits(folder, read_metadata(folder), wanted))
+    check_fits(folder, wanted)
     return read_parts(folder, wanted)
 
 
@@ -130,8 +130,9 @@ def read_metadata(folder: Path) -> dict:
     return _handler(folder).metadata(epath.Path(str(folder / STATE))).tree
 
 
-def check_fits(folder: Path, metadata: dict, wanted: dict) -> None:
+def check_fits(folder: Path, wanted: dict) -> None:
     """Raises UserError unless the parts of `wanted` are stored with the same leaves, shapes and types."""
+    metadata = on_all_hosts(lambda: read_metadata(folder))
     there, here = _describe({part: metadata[part] for part in wanted if part in metadata}), _describe(wanted)
     # Parameters first: a message shows three differences, and optimizer state repeats those of parameters.
     names = sorted(there.keys() | here.keys(), key=lambda name: (not name.startswith("params"), name))

@@ -82,8 +82,8 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
                 f"--{asked[0]}: objective '{config.objective.kind}' scores a part of the text. Leave it out."
             )
         if run.teacher:  # its part of the loss is scored too
-            folder = checkpoints.workdir.checkpoint(step)
-            restore.check_origin(folder, restore.read_data(folder), {"teacher": run.teacher.fingerprint})
+            checkpoint = checkpoints.workdir.checkpoint(step)
+            restore.check_origin(checkpoint, restore.read_data(checkpoint), {"teacher": run.teacher.fingerprint})
         compressors = {name: compress for name, compress in COMPRESSORS.items() if name in asked}
         text = run.corpus.raw_bytes(split) if compressors else b""
         # Compressed before the model is restored, so that both are not in memory at once.

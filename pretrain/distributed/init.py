@@ -111,7 +111,7 @@ def join(coordinator: str, count: int | None, index: int | None) -> None:
         raise UserError("LONGHAUL_COORDINATOR=auto: JAX finds no cluster here. Give host:port of process 0.") from error
     # Gloo prints there, before the JSON that a program reads.
     redirect_c_stdout()
-    # JAX has installed handlers of its own.
+    # JAX has replaced the handlers.
     shutdown.install_handlers()
     shutdown.peers = True
     shutdown.hosts_service = distributed.global_state.process_id == 0

@@ -1,6 +1,5 @@
 """Signals and exit codes of one process."""
 
-import os
 import random
 import re
 import shutil
@@ -84,18 +83,6 @@ def test_second_ctrl_c_exits_at_once():
     assert process.returncode == STOPPED
 
 
-def test_nohup_is_respected():
-    code = """if True:
-        import os, signal
-        from pretrain.distributed.shutdown import shutdown
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        shutdown.listen()
-        os.kill(os.getpid(), signal.SIGHUP)
-        print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)
-    """
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "True\n"
-
-
 @pytest.fixture
 def stop_at(monkeypatch):
     """`stop_at(turn)`: the next run hears of a signal at that turn, counted from 1."""
@@ -141,27 +128,6 @@ def test_signals_at_random_moments(whole, tmp_path, text):
     assert codes.count(PREEMPTED) >= 3
     assert train(workdir, text, checkpoint__every=1).returncode == 0
     assert_same_leaves(leaves(workdir), leaves(whole))
-
-
-@pytest.mark.slow
-@linux
-def test_killed_run_leaves_no_readers(tmp_path, text):
-    """Readers ignore the SIGTERM that a scheduler sends to all processes, and end with the run that started them."""
-    options = {"data__workers": 2, "checkpoint__every": 4000, "evaluate__every": 0}
-    process = start(command(tmp_path / "run", text, train__steps=4000, **options), start_new_session=True)
-    wait_for_step(process, 3)
-    children = [(thread / "children").read_text().split() for thread in Path(f"/proc/{process.pid}/task").iterdir()]
-    readers = [
-        child for some in children for child in some if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()
-    ]
-    assert len(readers) == 2
-    os.killpg(process.pid, signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == PREEMPTED, err
-    deadline = time.monotonic() + 20
-    while any(Path(f"/proc/{reader}").exists() for reader in readers):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_closed_stderr_keeps_exit_code():
