@@ -242,6 +242,7 @@ class Encoder(EncoderBase):
 
     def pooled(self, hidden: jax.Array) -> jax.Array:
         """hidden [B, T, D] -> [B, D]: the row's vector, from its first token ([CLS])."""
+        # Next-sentence prediction reads [CLS] alone (Devlin et al. 2018, section 3.1).
         return jnp.tanh(self.pooler(hidden[:, 0]))
 
     def pair_logits(self, hidden: jax.Array) -> jax.Array:

@@ -82,6 +82,7 @@ class Electra(EncoderBase):
 
     def replaced_logits(self, hidden: jax.Array) -> jax.Array:
         """hidden [..., D] -> logits [...] float32 of whether each token is replaced."""
+        # D(x) = sigmoid(w . act(W h)): the loss applies the sigmoid (section 2).
         hidden = remat_elementwise(ACTIVATIONS[self.activation])(self.judge(hidden))
         return self.verdict(hidden)[..., 0].astype(jnp.float32)
 
@@ -101,5 +102,6 @@ class Electra(EncoderBase):
 
 def generator_sizes(width: int, heads: int, size: float) -> dict[str, int]:
     """Width, heads and ff of the generator of a discriminator with that width and number of heads."""
+    # Heads keep the discriminator's size, so a narrower model has fewer.
     own = max(1, round(size * width))
     return {"width": own, "heads": max(1, own // (width // heads)), "ff": 4 * own}

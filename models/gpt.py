@@ -154,6 +154,7 @@ class Decoder(Model):
         """The sum of token and position vectors [B, T, D], in the parameters' float32 and cast once."""
         x = lookup(self.tokens, tokens)
         if self.scale_embedding:
+            # Vaswani et al. 2017, section 3.4: rows drawn narrow get the size of the positions added to them.
             x = x * math.sqrt(self.width)
         if self.positions == "learned":
             x = x + jnp.take(self.rows, positions, axis=0)
@@ -172,6 +173,7 @@ class Decoder(Model):
 
     def _std(self, inputs: int, residual: bool = False) -> float:
         """Standard deviation of a matrix with so many inputs at initialization; `residual`: the last of a branch."""
+        # Variance gain / inputs keeps a sum over inputs at variance gain (Child et al. 2019).
         std = math.sqrt(self.init_gain / inputs) if self.init_gain else self.init_std
         return residual_std(std, self.layers) if residual and self.scale_residual_init else std
 

@@ -127,6 +127,7 @@ class EncoderDecoder(Model):
             hidden = self._encode(inputs, input_segments, input_positions, keys, row, train)
             source = Source(hidden, _source_mask(segments, input_segments))
             mask = Mask(causal=True, query_segments=segments)
+        # The decoder's own tables and norms; the token table is the encoder's too.
         own = self.decoder_positions, self.decoder_embedding_norm
         x = self._embed(tokens, positions, *own, keys.get("tokens"), row)
         bias = self._bucket_bias(self.decoder_bias, both_ways=False)
@@ -170,6 +171,7 @@ class EncoderDecoder(Model):
     def _encode(self, inputs, segments, positions, keys, row, train):
         own = self.encoder_positions, self.encoder_embedding_norm
         x = self._embed(inputs, positions, *own, keys.get("inputs"), row)
+        # Half of the encoder's buckets are for keys after the query; the decoder has none there.
         bias = self._bucket_bias(self.encoder_bias, both_ways=True)
         context = Context(Mask(query_segments=segments), row, bias=bias, train=train)
         x, _ = self.encoder_stack(self.encoder["layers"], x, context, {}, keys.get("encoder"))

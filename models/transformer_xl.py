@@ -37,8 +37,6 @@ class TransformerXL(RecurrentModel):
 
     inputs: ClassVar[tuple[str, ...]] = ("tokens", "segments", "reset")
     causal: ClassVar[bool] = True
-    segment_attention: ClassVar[bool] = False
-    bias_matrices: ClassVar[bool] = False
 
     cutoffs: tuple[int, ...]
     embed: int
@@ -107,6 +105,7 @@ class TransformerXL(RecurrentModel):
         key, drop = self.dropouts(train)
         row = jnp.arange(len(tokens)) if row is None else row
 
+        # Dropout outside the layers has three sites: words, distances and the last states, as in the release.
         x = drop(self.vocabulary.embed_tokens(tokens), 0, row)
         x = nn.with_logical_constraint(x, ("batch", "length", None))
         context = Context(mask, row, positions, train=train)
@@ -149,9 +148,8 @@ class TransformerXL(RecurrentModel):
         """Whether one softmax gives all probabilities."""
         return not self.cutoffs
 
-    @property
-    def gain_std(self) -> float:
-        return self.norm_init_std
+    def _norm(self) -> Callable:
+        return super()._norm(init_std=self.norm_init_std)
 
     def _attention(self, backend: str) -> Callable:
         if self.positions == "relative":

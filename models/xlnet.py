@@ -33,14 +33,13 @@ class XLNet(RecurrentModel):
 
     inputs: ClassVar[tuple[str, ...]] = ("tokens", "types", "segments", "ranks", "slots", "backward", "reset")
     causal: ClassVar[bool] = False
-    segment_attention: ClassVar[bool] = True
-    bias_matrices: ClassVar[bool] = True
 
     reuse: int
 
     def setup(self):
         init = embedding_table(normal(self.init_std, "vocab", "embed"))
         self.token_table = self.param("tokens", init, (self.vocab_size, self.width), self.param_dtype)
+        # w of section 2.3: the query stream's first state, the same at every position.
         self.mask_vector = self.param("mask_vector", normal(self.init_std, "embed"), (self.width,), self.param_dtype)
         self.make_layers()
         self.head_bias = self.vocab_bias()
@@ -71,6 +70,7 @@ class XLNet(RecurrentModel):
         """
         (B, T), carried = tokens.shape, dict(carried or {})
         self.check_length(T)
+        # Without a memory M = 0, and all columns are the row's own.
         memory = carried.get("attention")
         if memory is not None:
             carried["attention"] = memory = memory.reset(reset)
@@ -106,8 +106,10 @@ class XLNet(RecurrentModel):
             query_columns = M + positions
             query_ranks = None if ranks is None else at_slots(ranks)
             query_mask = Mask(query_columns=query_columns, query_ranks=query_ranks, **keys)
+            # A slot has its token's segment, which is known, and not its token, which is not.
             ids = segment_ids and SegmentIds(at_slots(types), segment_ids.key)
             query_stream = QueryStream(query_mask, ids)
+            # Padding slots repeat position 0; their rows are cut off below.
             g = jnp.broadcast_to(self.mask_vector.astype(self.dtype), (*positions.shape, self.width))
             x = jnp.concatenate([x, drop(g, 3, row)], axis=1)
         rows = distance_table(T, M + T, self.width, self.clamp, both_ways=True)
@@ -137,9 +139,8 @@ class XLNet(RecurrentModel):
         false = jnp.zeros((1,), bool)
         return super().example() | {"slots": jnp.zeros((1, 1), jnp.int32), "backward": false, "reset": false}
 
-    @property
-    def remembered_length(self) -> int:
-        return self.reuse
+    def _attention(self, backend: str):
+        return super()._attention(backend, segment_attention=True, bias_matrices=True, reuse=self.reuse)
 
     def _init_context(self) -> Context:
         distances, one = Distances(distance_table(1, 1, self.width), None, None), jnp.zeros((1, 1))

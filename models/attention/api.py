@@ -80,7 +80,9 @@ def _select_heads(index, query, key, value, bias, dropout):
     heads, groups = query.shape[2], key.shape[2]
     if len(index) == heads:
         return query, key, value, bias, dropout
+    # Query head n reads key/value head n // (N / G).
     groups_of = index // (heads // groups)  # key/value head of each query head
+    # A head axis of 1 serves all heads.
     bias = jax.tree.map(lambda x: x if x.shape[1] == 1 else x[:, index], bias)
     dropout = dropout and dropout.select_heads(index)
     return query[:, :, index], key[:, :, groups_of], value[:, :, groups_of], bias, dropout
@@ -125,6 +127,7 @@ def resolve(name: str | Backend, request: Request) -> Backend:
     if isinstance(name, Backend):
         return name
     supporting = [one.name for one in BACKENDS.values() if one.unsupported(request) is None]
+    # The reference supports everything and comes last, so there always is one.
     if name == "auto":
         return next(BACKENDS[one] for one in supporting if not BACKENDS[one].inefficient(request))
     reason = BACKENDS[name].unsupported(request)

@@ -60,6 +60,7 @@ class Stored:
         return self.array[..., first : first + keys]
 
     def pairs(self, position, ahead) -> jax.Array:
+        # Pairs beyond the row's ends are hidden by the mask; they need only be finite.
         key = jnp.clip(position[..., None] + ahead, 0, self.array.shape[-1] - 1)
         return jnp.take_along_axis(self.array, jnp.broadcast_to(key, (*self.array.shape[:-1], key.shape[-1])), axis=-1)
 
@@ -114,10 +115,12 @@ class ByBucket:
             return jnp.moveaxis(self._values(ahead[:, 0])[0], 0, 1)
         # The bias is constant along diagonals: rows + keys - 1 look-ups, and each row of the tile is a shifted window.
         ahead = jnp.arange(rows + keys - 1, dtype=jnp.int32) + first - (mask.memory + start + rows - 1)
+        # One more column on the left makes room for the shift.
         values = jnp.pad(self._values(ahead), ((0, 0), (0, 0), (1, 0)))[:, :, None]
         return shift_rows(jnp.broadcast_to(values, (*values.shape[:2], rows, values.shape[3])), keys)
 
     def pairs(self, position, ahead) -> jax.Array:
+        # The same distances in every row, head and block: one look-up serves all.
         return self._values(ahead[0, 0])
 
     def _values(self, ahead):
@@ -153,10 +156,12 @@ def bucket(ahead: jax.Array, buckets: int, max_distance: int, both_ways: bool) -
     """T5's bucket, int32, of a key `ahead` positions after its query (negative: before it)."""
     if both_ways:
         buckets //= 2
+        # Keys after the query have the upper half of the buckets.
         base, distance = jnp.where(ahead > 0, buckets, 0), jnp.abs(ahead)
     else:  # keys ahead count as the query itself: causal attention does not see them
         base, distance = 0, jnp.maximum(-ahead, 0)
     edges = jnp.asarray(_bucket_edges(buckets, max_distance), jnp.int32)
+    # The number of edges at or below a distance is its bucket.
     return (base + jnp.searchsorted(edges, distance, side="right")).astype(jnp.int32)
 
 
@@ -192,6 +197,7 @@ def bias_tile(bias: Bias | None, mask, start: int, rows: int, first: int, keys: 
     """Bias [B or 1, N or 1, rows, keys] of the queries from `start` and the keys from `first`; None without one."""
     if bias is None:
         return None
+    # Keys need no cut: `tile` computes only those it is asked for.
     return bias.map_queries(lambda x: x[:, :, start : start + rows]).tile(mask, start, rows, first, keys)
 
 

@@ -50,7 +50,7 @@ class Rows:
         """Output [B, N, T, H] and lse [B, N, T, 1], float32, ready to be merged with those of other keys."""
         bands = []
         for start, stop, keys in self.bands(query.shape[2], key.shape[2]):
-
+            # A block's scores exist only within the loop's body: rows * keys floats at a time.
             def block(index, keys=keys):
                 q = self._take(query, index)
                 added = None if bias is None else self._added(self._take_bias(bias, index), index, keys)
@@ -76,12 +76,14 @@ class Rows:
                     dq, dk, dv, _ = flash.backward(q, *seen, visible, *rows, drop)
                     return (totals[0] + dk, totals[1] + dv, None), [dq]
                 own = self._take_bias(bias, index)
+                # The block's bias is computed again, and its gradient pulled back through that.
                 added, pull = jax.vjp(lambda own: self._added(own, index, keys), own)
                 dq, dk, dv, scores = flash.backward(q, *seen, visible, *rows, drop, added)
                 shared, by_query = split_queries(*pull(sum_to(scores, added.shape).astype(added.dtype)))
                 shared = jax.tree.map(jnp.add, totals[2], shared)
                 return (totals[0] + dk, totals[1] + dv, shared), [dq, *by_query]
 
+            # A band adds gradients to the leading keys that it sees.
             zeros = tuple(jnp.zeros_like(x[:, :, :keys]) for x in (d_key, d_value))
             (dk, dv, d_shared), rows = jax.lax.scan(block, (*zeros, d_shared), jnp.arange(start, stop))
             d_key, d_value = d_key.at[:, :, :keys].add(dk), d_value.at[:, :, :keys].add(dv)
@@ -125,6 +127,7 @@ def attend(query, key, value, mask, bias, dropout, scale):
 def _pad_mask(mask, padding):
     pad = functools.partial(jnp.pad, pad_width=((0, 0), (0, padding)))
     if mask.query_segments is not None:
+        # Keys are not padded, so they keep the segments of the queries before padding.
         key_segments = mask.query_segments if mask.key_segments is None else mask.key_segments
         mask = mask.replace(query_segments=pad(mask.query_segments), key_segments=key_segments)
     if mask.query_ranks is not None:

@@ -31,6 +31,7 @@ def _scores(query, key, visible, bias):
 def forward(query, key, value, visible, drop=None, bias=None):
     """One piece: its output [..., T, H] in float32 and its lse, about `HIDDEN` for queries that see nothing."""
     scores = _scores(query, key, visible, bias)
+    # Without the row's maximum exp would overflow at scores above 88.
     top = jnp.max(scores, axis=-1, keepdims=True)
     # Dropout comes after the normalizer: probabilities are dropped, and the rest is not rescaled to sum to 1.
     weights = jnp.exp(scores - top)
@@ -82,11 +83,13 @@ def by_keys(scores, rows):
 
 def delta(gradient, out):
     """The term that the softmax's backward pass subtracts, sum(gradient * merged output) over H: [..., T, 1]."""
+    # sum_j p_j dp_j = gradient . output (Dao et al. 2022, appendix B): no second pass over the keys.
     return jnp.sum(gradient.astype(jnp.float32) * out.astype(jnp.float32), axis=-1, keepdims=True)
 
 
 def heads_first(query, key, value, scale):
     """[B, T, N, H], [B, S, G, H] twice -> [B, N, T, H] scaled, [B, N, S, H] twice: contiguous matrices to multiply."""
     shared = query.shape[2] // key.shape[2]
+    # Grouped heads are repeated: products of equal head counts are one batched product.
     key, value = (jnp.repeat(x, shared, axis=2) if shared > 1 else x for x in (key, value))
     return tuple(jnp.swapaxes(x, 1, 2) for x in (query * scale, key, value))

@@ -59,6 +59,7 @@ class Mask:
             assert array is None or (array.ndim == 2 and array.shape[1] == T)
         for array in (self.key_segments, self.key_valid, self.key_ranks):
             assert array is None or (array.ndim == 2 and array.shape[1] == S)
+        # Columns of memory come first, then one for each query.
         assert not self.memory or self.memory + T == S
         assert (self.query_ranks is None) == (self.key_ranks is None)
         if self.key_segments is None:
@@ -90,12 +91,14 @@ class Mask:
             return jax.lax.dynamic_slice_in_dim(array, key_start, key_count, 1)[:, None, None, :]
 
         if self.query_segments is not None:
+            # 0 is padding: such a query sees nothing, and no query has the segment of such a key.
             query = rows(self.query_segments)
             key = columns(self.query_segments if self.key_segments is None else self.key_segments)
             seen &= (query == key) & (query != 0)
         if self.key_valid is not None:
             seen &= columns(self.key_valid)
         if self.query_ranks is not None:
+            # Strictly below: a query whose rank is its token's does not see that token.
             seen &= columns(self.key_ranks) < rows(self.query_ranks)
         return seen
 
@@ -103,6 +106,7 @@ class Mask:
         """Key column of each query in `index` [T]: int [B or 1, 1, T]."""
         if self.query_columns is not None:
             return jnp.take(self.query_columns, index, axis=1)[:, None, :]
+        # Query i is M + i columns from the left.
         position = (self.memory + index)[None, None, :]
         if self.offset is None:
             return position

@@ -122,11 +122,13 @@ class Summary:
         return (place >= end - self.width) & (place < end)
 
     def count(self, query, before):
+        # `width` for every whole block, and the part of the last block's summary that lies before.
         begin = self.stride - self.skip - self.width
         return before // self.stride * self.width + (before % self.stride - begin).clip(0, self.width)
 
     def for_head(self, head: int) -> "Summary":
         """The pattern of one head, without `by_head`."""
+        # Heads take turns: stride / width of them cover a block once.
         skip = head % (self.stride // self.width) * self.width if self.by_head else self.skip
         return replace(self, skip=skip, by_head=False)
 

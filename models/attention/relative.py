@@ -39,6 +39,7 @@ def attend_relative(
     content_bias u, position_bias v: [N, H].
     """
     scale = query.shape[3] ** -0.5 if scale is None else scale
+    # Scaled here, since a bias is added to scaled scores.
     by_distance = (query + position_bias.astype(query.dtype)[None, None]) * scale
     relative = ByDistance(
         query=jnp.swapaxes(by_distance, 1, 2),
@@ -46,6 +47,7 @@ def attend_relative(
         reach=min(key.shape[1], distance_keys.shape[-3]),
     )
     bias = relative if bias is None else Sum((relative, bias))
+    # u and v replace the query's own position, on which scores must not depend (section 3.3).
     query = query + content_bias.astype(query.dtype)[None, None]
     return attend(query, key, value, mask, bias=bias, scale=scale, **options)
 
@@ -55,6 +57,7 @@ def distance_table(T: int, S: int, width: int, clamp: int = 0, both_ways: bool =
 
     Distances beyond `clamp`, if it is not 0, count as `clamp`.
     """
+    # The farthest first: the order in which a query meets its keys from left to right.
     distance = jnp.arange(S - 1, -T if both_ways else -1, -1, dtype=jnp.float32)
     if clamp:
         distance = jnp.clip(distance, -clamp, clamp)
@@ -98,6 +101,7 @@ class ByDistance:
         return shift_rows(_products(self.query, jnp.concatenate([zeros, needed], axis=2)), keys)
 
     def pairs(self, position, ahead) -> jax.Array:
+        # A key `ahead` columns after its query is at distance -ahead, in row reach - 1 - distance.
         row = self.reach - 1 + ahead[0, 0]
         row = jnp.where(row < 0, self.keys.shape[2], row)
         keys = jnp.take(self.keys, row, axis=2, mode="fill", fill_value=0)  # [B or 1, N, ..., rows, keys, H]

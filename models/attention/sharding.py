@@ -30,25 +30,39 @@ def attend(run, query, key, value, mask, bias, dropout, scale):
     if not free or mesh.size == 1:
         return run(query, key, value, mask, bias, dropout, scale)
     batch, length, heads = axes.values()
-    shards = devices_of(mesh, length)
-    _check_heads(query, key, shards, devices_of(mesh, heads))
+    shards, tensor = devices_of(mesh, length), devices_of(mesh, heads)
+    for name, count in (("heads", query.shape[2]), ("kv_heads", key.shape[2])):
+        if count // tensor % shards:
+            raise ModelError(
+                f"config.mesh.sequence={shards}: {count} {name} of one pattern are not a multiple of "
+                f"{tensor * shards}, the sequence and tensor devices. Lower it."
+            )
 
     def local(query, key, value, mask, bias, dropout):
         if length:
+            # Tokens for heads: [B, T/n, N, H] -> [B, T, N/n, H], so every backend sees whole rows.
             query, key, value = (_all_to_all(x, length, split=2, join=1) for x in (query, key, value))
         out = run(query, key, value, mask, bias, dropout, scale)
+        # And back: [B, T, N/n, H] -> [B, T/n, N, H].
         return _all_to_all(out, length, split=1, join=2) if length else out
 
     by_token = PartitionSpec(batch or None, length or None, heads or None, None)
     all_heads = (*heads, *length) or None  # biases and dropout are used after the exchange, with heads split further
+
+    def by_row_and_head(x):
+        # Dimensions of size 1 broadcast and are not split.
+        pairs = zip(x.shape, (batch or None, all_heads), strict=False)
+        return PartitionSpec(*(None if size == 1 else axes for size, axes in pairs))
+
     in_specs = (
         *[by_token] * 3,
         jax.tree.map(
             lambda x: PartitionSpec(*[batch or None if x.shape[:1] == query.shape[:1] else None][: x.ndim]), mask
         ),
-        jax.tree.map(lambda x: PartitionSpec(*_spec(x.shape, (batch, all_heads))), bias),
+        jax.tree.map(by_row_and_head, bias),
         jax.tree.map(lambda x: PartitionSpec(batch or None, all_heads), dropout),
     )
+    # check_vma=False: kernels do not say over which axes their results vary.
     return jax.shard_map(local, in_specs=in_specs, out_specs=by_token, axis_names=free, check_vma=False)(
         query, key, value, mask, bias, dropout
     )
@@ -69,19 +83,5 @@ def devices_of(mesh, axes) -> int:
     return math.prod(mesh.shape[axis] for axis in axes)
 
 
-def _check_heads(query, key, shards, tensor):
-    for name, count in (("heads", query.shape[2]), ("kv_heads", key.shape[2])):
-        if count // tensor % shards:
-            raise ModelError(
-                f"config.mesh.sequence={shards}: {count} {name} of one pattern are not a multiple of "
-                f"{tensor * shards}, the sequence and tensor devices. Lower it."
-            )
-
-
 def _all_to_all(x, axes, split, join):
     return jax.lax.all_to_all(x, axes, split_axis=split, concat_axis=join, tiled=True)
-
-
-def _spec(shape, specs):
-    """The axes that split each leading dimension; None for those that broadcast."""
-    return [None if size == 1 else spec or None for size, spec in zip(shape, specs, strict=False)]

@@ -198,6 +198,7 @@ def _block(size, intervals):
 
 
 def _column(stride, intervals):
+    # As a matrix of rows of L positions, transposed: a query's keys are its column.
     def transpose(x):
         return jnp.swapaxes(_split(x, stride), 2, 3)
 
@@ -237,6 +238,7 @@ class Decomposition:
 
     def _near(self, window):
         def intervals(i):
+            # |i - j| < W, cut off at both ends of the row.
             last = i if self.causal else jnp.minimum(i + window - 1, self.T - 1)
             return ((jnp.maximum(i - window + 1, 0), last),)
 
@@ -244,6 +246,7 @@ class Decomposition:
 
     def _outside(self, hole):
         def intervals(i):
+            # The far part leaves the near part's run out: keys are disjoint, and outputs merge exactly.
             first, last = hole(i)
             return ((0, first - 1),) if self.causal else ((0, first - 1), (last + 1, self.T - 1))
 
@@ -264,6 +267,7 @@ def _unit(pattern) -> int:
 def attend(query, key, value, mask, bias, dropout, scale):
     """Attention by one sparse pattern: [B, T, N, H]."""
     T = query.shape[1]
+    # Padding needs no mask: it is in the future of causal queries, and other runs of keys end at T - 1.
     padded = T + -T % _unit(mask.pattern)
     arrays = (
         jnp.pad(x, ((0, 0), (0, 0), (0, padded - T), (0, 0))) for x in flash.heads_first(query, key, value, scale)
@@ -286,6 +290,7 @@ def _forward(decomposition, query, key, value, bias, visibility):
 
 def _backward(decomposition, residuals, gradient):
     query, key, value, bias, visibility, out, lse = residuals
+    # Every part needs the merged lse, so that its weights are those of the whole softmax.
     rows = lse, gradient, flash.delta(gradient, out)
     parts = [part.backward(query, key, value, *rows, bias, visibility) for part in decomposition.parts()]
     *gradients, d_bias = (jax.tree.map(lambda *terms: sum(terms), *part) for part in zip(*parts, strict=True))

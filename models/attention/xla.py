@@ -60,6 +60,7 @@ def _attend(inputs, mask):
     rows = T // BANDS if static_future and T % BANDS == 0 and T // BANDS >= MIN_BAND else T
     outputs = []
     for start in range(0, T, rows):
+        # Keys before the band's window or after its last query are hidden from all its queries.
         first, end = (_first_key(mask, start), min(S, mask.memory + start + rows)) if static_future else (0, S)
         piece = start, rows, first, end - first
         scores = _products("BGRTH,BGSH->BGRTS", query[:, :, start : start + rows], key[:, :, first:end])

@@ -52,6 +52,7 @@ class AdaptiveVocabulary(nn.Module):
             self.out_tables = [self._param(f"out_words_{i}", self.std, ("vocab", None), shape) for i, shape in groups]
         # With one width for all there is one projection at the input, but still one for each softmax at the output.
         self.projections = self._projections("in", range(len(groups)), widths)
+        # Those the output does not share; the head's is never shared with `tails`.
         own = {"all": [], "tails": [0], "none": range(len(widths))}[self.shared_projections]
         self.out_projections = self._projections("out", own, widths)
         self.word_bias = self.param("word_bias", constant(0.0, "vocab"), (self.vocab_size,), self.param_dtype)
@@ -67,10 +68,12 @@ class AdaptiveVocabulary(nn.Module):
         total = jnp.zeros((*tokens.shape, self.width), self.dtype)
         for i, (start, table) in enumerate(zip(self.edges, self.tables, strict=False)):
             in_cluster = (tokens >= start) & (tokens < start + len(table))
+            # Clipped where a token is in another cluster; that result is dropped.
             vectors = jnp.take(table, jnp.clip(tokens - start, 0, len(table) - 1), axis=0).astype(self.dtype)
             if i in self.projections:
                 vectors = vectors @ self.projections[i].astype(self.dtype)
             total = jnp.where(in_cluster[..., None], vectors, total)
+        # As the Transformer's embeddings (Vaswani et al. 2017, section 3.4).
         return total * self.width**0.5
 
     def logits(self, hidden: jax.Array) -> jax.Array:
@@ -78,6 +81,7 @@ class AdaptiveVocabulary(nn.Module):
         head = self._log_softmax(hidden, 0)
         parts = [head[..., : self.edges[1]]]
         for i in range(1, len(self.edges) - 1):
+            # log p(w) = log p(cluster | head) + log p(w | cluster)
             parts.append(self._log_softmax(hidden, i) + head[..., self.edges[1] + i - 1, None])
         return jnp.concatenate(parts, axis=-1)
 

@@ -54,6 +54,7 @@ class AttentionDropout:
         rows = _mix(seeds + query.astype(jnp.uint32))
         # 0x9E3779B9 = 2^32 / golden ratio: neighbouring keys differ in many bits before they are mixed.
         bits = _mix(rows ^ (key.astype(jnp.uint32) * jnp.uint32(0x9E3779B9)))
+        # Integers are compared, not floats: every platform drops the same entries.
         keep = bits >= jnp.uint32(round(self.rate * 2**32))
         return keep.astype(jnp.float32) * (1.0 / (1.0 - self.rate))
 

@@ -45,6 +45,7 @@ def sinusoid(positions: jax.Array, width: int, concatenated: bool = False) -> ja
     pairs = jnp.sin(angle), jnp.cos(angle)
     if concatenated:
         return jnp.concatenate(pairs, axis=-1)
+    # [..., D/2, 2] -> [..., D]: sine and cosine of one frequency side by side.
     return jnp.stack(pairs, axis=-1).reshape(*positions.shape, width)
 
 

@@ -76,6 +76,7 @@ def _backward(inputs, dtype, names, residuals, d_y):
     d_y = d_y.astype(x.dtype)
     rows = x.ndim - inputs
     contracted = tuple(range(rows, d_y.ndim)), tuple(range(inputs, kernel.ndim))
+    # Cast and gathered again: a narrow copy of every kernel would be kept until here.
     d_x = jax.lax.dot_general(d_y, _cast(kernel, d_y.dtype, names), (contracted, ((), ())))
     # bfloat16 inputs, float32 result: the sum over B * T rows is never rounded to 8 bits of mantissa.
     gradient = partial(jax.lax.dot_general, preferred_element_type=kernel.dtype)

@@ -31,6 +31,7 @@ def add_bias(logits: jax.Array, bias: jax.Array | None) -> jax.Array:
     return logits if bias is None else _add_bias(logits, bias)
 
 
+# By hand, because the bias's gradient is a sum over B * T rows, for which see `sum_rows`.
 @jax.custom_vjp
 def _add_bias(logits, bias):
     return logits + jnp.broadcast_to(bias.astype(logits.dtype), logits.shape)

@@ -61,6 +61,7 @@ class Cache:
 
     def advance(self, length: int, segments: jax.Array | None) -> "Cache":
         """Count `length` more tokens a row, or those with nonzero segments [B, T]."""
+        # Prompts are padded on the right: the next token overwrites the padding.
         added = length if segments is None else (segments != 0).sum(-1, dtype=jnp.int32)
         return self.replace(lengths=self.lengths + added)
 
@@ -129,6 +130,7 @@ class Memory:
         # Stopped twice: the old states came from another step, the new ones serve the next.
         old = jax.lax.stop_gradient(self.hidden[layer].astype(x.dtype))
         seen = jnp.concatenate([old, x], axis=1)
+        # The newest M of the old states and the first `reuse` new ones.
         end = old.shape[1] + min(reuse or x.shape[1], x.shape[1])
         new = jax.lax.stop_gradient(seen[:, end - old.shape[1] : end])
         return self.replace(hidden=self.hidden.at[layer].set(new.astype(self.hidden.dtype))), seen

@@ -40,6 +40,7 @@ class Stack:
 
     def init(self, key: jax.Array, x: jax.Array, context: Context) -> Mapping:
         """Parameters of all layers or groups, drawn independently; every leaf's first axis is named "layers"."""
+        # One trace for all layers: starting takes as long for 96 as for 2.
         draw = jax.vmap(lambda one: self.blocks[0].init(one, x, context, {})["params"])
         keys = jax.random.split(key, self.groups or self.layers)
         return nn.meta.add_axis(draw(keys), 0, {nn.PARTITION_NAME: "layers"})

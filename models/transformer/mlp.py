@@ -50,6 +50,7 @@ class FeedForward(nn.Module):
             hidden = activation(widen(name="gate")(x)) * hidden
         else:
             hidden = activation(hidden)
+        # Split over the mesh as the kernels' columns are: no exchange until the second product.
         hidden = nn.with_logical_constraint(hidden, ("batch", "length", "ff"))
         key = self.make_rng("dropout") if context.train and self.dropout else None
         hidden = dropout(hidden, self.dropout, key, context.row)

@@ -130,13 +130,7 @@ class Model(nn.Module):
 
 
 class RecurrentModel(Model):
-    """Post-norm blocks of relative attention and feed-forward, whose lanes carry a memory: Transformer-XL and XLNet.
-
-    segment_attention and bias_matrices are those of `RelativeSelfAttention`.
-    """
-
-    segment_attention: ClassVar[bool]
-    bias_matrices: ClassVar[bool]
+    """Post-norm blocks of relative attention and feed-forward, whose lanes carry a memory: Transformer-XL and XLNet."""
 
     head_size: int
     memory: int
@@ -144,16 +138,6 @@ class RecurrentModel(Model):
     dropout: float
     dropout_attention: float
     init_std: float
-
-    @property
-    def remembered_length(self) -> int:
-        """Number of leading positions of a row that are remembered; 0 means all."""
-        return 0
-
-    @property
-    def gain_std(self) -> float:
-        """Standard deviation of the norms' gains at initialization."""
-        return 0.0
 
     def init_memory(self, lanes: int) -> dict[str, Memory]:
         """Empty memory for lanes of the batch, boxed with the names of its axes."""
@@ -177,24 +161,16 @@ class RecurrentModel(Model):
     def _head_size(self) -> int:
         return self.head_size or self.width // self.heads
 
-    def _attention(self, backend: str) -> Callable:
-        return functools.partial(
-            RelativeSelfAttention,
-            heads=self.heads,
-            head_size=self._head_size,
-            segment_attention=self.segment_attention,
-            bias_matrices=self.bias_matrices,
-            reuse=self.remembered_length,
-            dropout=self.dropout_attention,
-            std=self.init_std,
-            backend=backend,
-            **self._shared,
-        )
+    def _attention(self, backend: str, **options) -> Callable:
+        sizes = {"heads": self.heads, "head_size": self._head_size, "std": self.init_std}
+        options |= {"dropout": self.dropout_attention, "backend": backend}
+        return functools.partial(RelativeSelfAttention, **sizes, **self._shared, **options)
+
+    def _norm(self, **options) -> Callable:
+        return functools.partial(Norm, "layer", self.norm_epsilon, self.dtype, self.param_dtype, **options)
 
     def _block(self, backend: str) -> Block:
         stds = {"std": self.init_std, "out_std": self.init_std}
         feed_forward = self._feed_forward(bias=True, initializer=normal, dropout=self.dropout, **stds)
-        gains = {"init_std": self.gain_std}
-        norm = functools.partial(Norm, "layer", self.norm_epsilon, self.dtype, self.param_dtype, **gains)
         branches = {"attention": self._attention(backend), "feed_forward": feed_forward}
-        return Block(branches, norm, "post", self.dropout, parent=None)
+        return Block(branches, self._norm(), "post", self.dropout, parent=None)

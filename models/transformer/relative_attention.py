@@ -29,14 +29,14 @@ class RelativeSelfAttention(nn.Module):
     width: int
     heads: int
     head_size: int
-    segment_attention: bool
-    bias_matrices: bool
-    reuse: int
     dropout: float
     std: float
     backend: str
     dtype: str
     param_dtype: str
+    segment_attention: bool = False
+    bias_matrices: bool = False
+    reuse: int = 0
 
     @nn.compact
     def __call__(self, x: jax.Array, context: Context, carried: Memory | Cache | None):
@@ -55,6 +55,7 @@ class RelativeSelfAttention(nn.Module):
         query, key, value = project("query", x), project("key", seen), project("value", seen)
         if isinstance(carried, Cache):
             carried, key, value = carried.extend(context.layer, key, value)
+        # W_k,R is apart from W_k,E: keys by distance and by content (section 3.3).
         distances = project("distance", context.distances.rows)
         if context.distances.backward is not None:  # [2, R, N, H] -> [B, R, N, H]
             distances = jnp.take(distances, context.distances.backward.astype(jnp.int32), axis=0)
@@ -73,6 +74,7 @@ class RelativeSelfAttention(nn.Module):
                 backend=self.backend,
             )
 
+        # Content sees itself; the query stream has the same keys under a mask of its own.
         y = attend(query[:, :T], context.mask, context.segment_ids)
         if context.query_stream:
             g = attend(query[:, T:], context.query_stream.mask, context.query_stream.segment_ids)
