@@ -164,6 +164,14 @@ def encode_rows(encode, texts: list[str], length: int) -> list[dict]:
     return ([row for row in rows if len(row["input_ids"]) == length] * ROWS)[:ROWS]
 
 
+def collators(collator: Callable, examples: list[dict], **options) -> dict[str, Callable]:
+    """Hugging Face's collator, for NumPy and PyTorch."""
+    return {
+        f"collator, {tensors}": functools.partial(collator(return_tensors=tensors, **options), examples)
+        for tensors in ("np", "pt")
+    }
+
+
 def compare_masking(tokenizer, length: int, most: int, rows: list[dict], rounds: int, collator) -> list[report.Result]:
     """BERT's, RoBERTa's and whole-word masking, and ALBERT's n-grams."""
     ids, results = np.array([row["input_ids"] for row in rows], np.int32), []
@@ -172,17 +180,13 @@ def compare_masking(tokenizer, length: int, most: int, rows: list[dict], rounds:
         section.update(next_sentence=False, max_predictions=most, **keys)
         # Offsets are for whole words alone.
         examples = [{k: v for k, v in row.items() if whole_words or k != "offset_mapping"} for row in rows]
-        peers = {}
-        for tensors in ("np", "pt"):
-            collate = collator(whole_word_mask=whole_words, return_tensors=tensors)
-            peers[f"collator, {tensors}"] = lambda collate=collate, examples=examples: collate(examples)
-        fill = filler(section, tokenizer, ids, length)
-        results += compare(f"masking {kind}, rows of {length}", fill, peers, rounds)
+        peers = collators(collator, examples, whole_word_mask=whole_words)
+        results += compare(f"masking {kind}, rows of {length}", filler(section, tokenizer, ids, length), peers, rounds)
     section = common.masked()
     section.update(next_sentence=False, max_predictions=most, whole_words=True, ngrams=3)
-    collate, fill = NgramCollator(section, tokenizer), filler(section, tokenizer, ids, length)
-    name = f"masking runs of words, rows of {length}"
-    return results + compare(name, fill, {"released algorithm": lambda: collate(ids)}, rounds)
+    peers = {"released algorithm": functools.partial(NgramCollator(section, tokenizer), ids)}
+    name, fill = f"masking runs of words, rows of {length}", filler(section, tokenizer, ids, length)
+    return results + compare(name, fill, peers, rounds)
 
 
 def compare_permutation(tokenizer, rows: list[dict], rounds: int, collator) -> list[report.Result]:
@@ -190,12 +194,8 @@ def compare_permutation(tokenizer, rows: list[dict], rounds: int, collator) -> l
     ids = np.array([row["input_ids"] for row in rows], np.int32)
     types, functional = np.zeros(ids.shape, np.int32), np.zeros(ids.shape, bool)
     types[:, 384:], functional[:, [383, -2, -1]] = 1, True
-    backward = np.arange(len(ids)) % 2 == 1
-    raw = RawSegments(ids, types, functional, backward)
-    peers = {}
-    for tensors in ("np", "pt"):
-        collate = collator(return_tensors=tensors)
-        peers[f"collator, {tensors}"] = lambda collate=collate: collate([{"input_ids": row.tolist()} for row in ids])
+    raw = RawSegments(ids, types, functional, backward=np.arange(len(ids)) % 2 == 1)
+    peers = collators(collator, [{"input_ids": row.tolist()} for row in ids])
     fill = filler(common.permutation(), tokenizer, ids, 512, "stream", raw)
     return compare("an order and targets, rows of 512", fill, peers, rounds)
 

@@ -1,6 +1,8 @@
 """`pretrain plan`: memory, time and bottleneck of a training step on absent hardware."""
 
 import json
+import re
+import shlex
 from collections.abc import Sequence
 
 from pretrain import config as configs
@@ -10,12 +12,20 @@ from pretrain.commands.shared import config_of
 from pretrain.distributed.init import say
 from pretrain.metrics.progress import amount
 from pretrain.metrics.tables import show
-from pretrain.plan import launch_commands, step
+from pretrain.plan import step
 from pretrain.plan.search import search
 from pretrain.plan.topology import Topology, parse
 from pretrain.training.startup import check_checkpoints_exist
 
 SMALL = 0.001  # of all bytes of parameters: what is less is summed up in the table
+
+# Software of TPU VMs: docs.cloud.google.com/tpu/docs/runtimes.
+SOFTWARE = {
+    "v4": "tpu-ubuntu2204-base",
+    "v5e": "v2-alpha-tpuv5-lite",
+    "v5p": "v2-alpha-tpuv5",
+    "v6e": "v2-alpha-tpuv6e",
+}
 
 
 def run(arguments: Plan) -> None:
@@ -53,7 +63,36 @@ def _start(arguments: Plan, topology: Topology, config, begun: bool, best: Seque
     flags = {"config": f"--config={arguments.config}"} if arguments.config else {}
     flags |= {key: f"--config.{key}={value}" for key, value in arguments.overrides}
     flags |= {flag.removeprefix("--config.").partition("=")[0]: flag for flag in best}
-    return launch_commands.commands(topology, config.name, [*flags.values()], arguments.workdir)
+    return start_commands(topology, config.name, [*flags.values()], arguments.workdir)
+
+
+def start_commands(topology: Topology, name: str, flags: Sequence[str], workdir: str = "") -> list[str]:
+    """Commands that start `pretrain train` with `flags` on `topology`, simplest first.
+
+    Capitals mark what the user fills in. `name` is the run's; `workdir` the folder of a run to continue.
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")  # gcloud's rule for TPU names
+    name = name if name[:1].isalpha() else f"run-{name}".rstrip("-")
+
+    def train(place: str) -> str:
+        # Quoted for the shell: sources of text often contain * and ?.
+        return f"train {shlex.join([*flags, f'--workdir={workdir or place}'])}"
+
+    family, count = topology.name.partition(":")[0], topology.count
+    match topology.hardware.platform:
+        case "tpu":
+            made = f"--create {topology.name} --version {SOFTWARE[family]} --install --restarts 20 --delete"
+            image = f"--image REGISTRY/longhaul --tpu {topology.name} --restarts 20 --apply"
+            bucket = train(f"gs://BUCKET/{name}")
+            pod = f"python -m launch.tpu_pod --tpu {name} --zone ZONE {made} -- {bucket}"
+            return [pod, f"python -m launch.gke {image} -- {bucket}"]
+        case "cuda":
+            node = f"--nodes 1 --gpus-per-node {count} --restarts 20"
+            return [
+                f"pretrain {train(f'runs/{name}')}",
+                f"python -m launch.slurm {node} -- {train(f'/SHARED/{name}')}",
+            ]
+    return [f"python -m launch.local --processes 1 --devices {count} -- {train(f'runs/{name}')}"]
 
 
 def _search(config, topology: Topology, arguments: Plan, begun: bool) -> None:
@@ -63,16 +102,12 @@ def _search(config, topology: Topology, arguments: Plan, begun: bool) -> None:
         print(json.dumps(found, allow_nan=False))
         return
     timed = any(row["step_seconds"] for row in found["ranked"])
-    order = (
-        "those that fit by the least time of a step"
-        if timed
-        else "nothing is known of how fast these devices are: by what remat computes again, then by bytes of a device"
-    )
-    print(f"what was compiled, the best first ({order}):")
+    order = "those that fit by step time" if timed else "rates unknown: by recomputed FLOPs, then by bytes"
+    print(f"compiled choices, best first ({order}):")
     for place, row in enumerate(found["ranked"], 1):
         print(f"{place:3}. {row['words']}\n     {row['result']}")
     report(found["plan"])
-    print(f"the best of these, after {found['seconds']:.0f} s; {found['ended']}:")
+    print(f"best choice after {found['seconds']:.0f} s; {found['ended']}:")
     print(" ".join(found["best"]))
 
 
@@ -86,27 +121,22 @@ def report(facts: dict) -> None:
     _show_memory(facts["memory"])
     _show_time(facts)
     if facts["collectives"]:
+        columns = ("kind", "axes", "devices", "in program", "in step", "arrays", "sent")
         rows = [
-            (
-                *(row["kind"], " x ".join(row["axes"]), row["devices"], row["in_program"], row["in_step"]),
-                *(f"{amount(row['bytes'])}B", f"{amount(row['sent'])}B"),
-            )
+            [row["kind"], " x ".join(row["axes"]), *(row[name] for name in ("devices", "in_program", "in_step"))]
+            + [f"{amount(row[name])}B" for name in ("bytes", "sent")]
             for row in facts["collectives"]
         ]
-        show(
-            "collectives of a step, of one device",
-            ("kind", "axes", "devices", "in program", "in step", "arrays", "sent"),
-            rows,
-        )
+        show("collectives of a step, of one device", columns, rows)
     _show_parameters(facts["parameters"])
     for warning in facts["warnings"]:
         print(f"warning: {warning}")
     if facts["memory"]["fits"] is False:
         return
     if not facts["start"]:
-        print("this run has begun and cannot go on so; docs/running.md has the keys that it may change")
+        print("this run has checkpoints and cannot continue with these keys; see docs/running.md")
     else:
-        print("to start it (docs/running.md; words in capitals are yours to fill in):")
+        print("to start it (docs/running.md; fill in the words in capitals):")
         for line in facts["start"]:
             print(f"  {line}")
 

@@ -1,9 +1,9 @@
 """FLOPs per token, under one stated definition.
 
-Counted are the multiply-adds of matrix products and convolutions, two FLOPs each, in the traced forward pass of the
+The count includes multiply-adds of matrix products and convolutions, two FLOPs each, in the traced forward pass of the
 objective on its model: projections, attention scores, weighted values, feed-forward, logits. The backward pass costs
-two forward passes, so training costs three; a teacher costs one. Not counted: table look-ups, norms, softmax, the
-optimizer, rematerialization.
+two forward passes, so training costs three; a teacher costs one. Table look-ups, norms, softmax, the optimizer and
+rematerialization count as zero.
 
 Attention has two conventions, whichever backend computes it. `full`: a causal dense layer is charged all T keys of the
 row, as in most published figures. `causal`: it is charged the keys it can see, (T + 1) / 2 on average. A sparse layer

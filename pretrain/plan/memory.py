@@ -140,7 +140,7 @@ SMALLER = {  # what reduces a category that the mesh does not
 
 
 def _less_work(made: int, room: float, config, mesh: Mapping[str, int]) -> str:
-    """What reduces activations and temporaries to `room` bytes: more parts of the batch, remat, other axes."""
+    """Remedy that reduces activations and temporaries to `room` bytes: parts of the batch, remat, other axes."""
     train, full = config.train, config.model.remat == "full"
     rows = train.batch_size // (mesh["data"] * mesh["fsdp"])
     several = [parts for parts in range(train.accumulate + 1, rows + 1) if rows % parts == 0]

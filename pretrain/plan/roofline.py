@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pretrain.plan import hlo
 from pretrain.plan.collectives import Collective
-from pretrain.plan.hardware import Hardware
+from pretrain.plan.topology import Hardware
 
 NOTHING_MOVED = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional"}
 NOTHING_MOVED |= {"after-all", "partition-id", "replica-id", "iota", "optimization-barrier"}

@@ -145,7 +145,7 @@ def _scored(estimates: Estimates, choices: list[Choice], refused: Refused) -> li
 
 
 def _next(waiting: list, learnt: Learnt, capacity: float, fitting: int, tried: int) -> int | None:
-    """Index of the next choice to compile, fastest first; None if none is worth it.
+    """Index of the next choice to compile, fastest first; None to stop.
 
     The first one is almost sure to fit, so that it is soon known whether the config fits at all. Until one fits,
     choices with room and well-known memory come first; if none has room, the smallest one, MISSES times at most. After

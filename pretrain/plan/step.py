@@ -1,10 +1,9 @@
 """One config on one topology: the step of `train`, compiled and measured."""
 
-import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 
@@ -24,29 +23,14 @@ from pretrain.step import checks
 from pretrain.step.train_spec import TrainSpec
 
 
-@dataclasses.dataclass
-class Subject:
-    """A config built for the devices of a topology."""
-
-    config: object
-    topology: Topology
-    spec: TrainSpec
-    warnings: list[str]
-
-    @property
-    def mesh(self) -> dict[str, int]:
-        return {axis: self.spec.layout.mesh.shape[axis] for axis in AXES}
-
-
-def prepare(config, topology: Topology, devices=None) -> Subject:
+def prepare(config, topology: Topology, devices=None, warn: Callable[[str], None] = print) -> TrainSpec:
     """Builds a config's step for the devices of a topology. Errors: those of `train`."""
     devices = topology.devices() if devices is None else devices  # before JAX initialises its own devices
     checks.check_config(config)
-    warnings = []
-    spec = TrainSpec.build(config, devices, warnings.append)
+    spec = TrainSpec.build(config, devices, warn)
     checks.check_model(spec.model, config)
     checks.check_mesh(spec, config, training=True)
-    return Subject(config, topology, spec, warnings)
+    return spec
 
 
 def check_config(config) -> None:
@@ -67,8 +51,9 @@ def plan(config, topology: Topology, devices=None, report: Callable[[str], None]
     is unknown. For a program that the compiler refuses for its size, the keys of time and traffic are None. Errors:
     those of `USER_ERRORS`.
     """
-    subject = prepare(config, topology, devices)
-    config, spec, mesh = subject.config, subject.spec, subject.mesh
+    notes = []
+    spec = prepare(config, topology, devices, notes.append)
+    mesh = {axis: spec.layout.mesh.shape[axis] for axis in AXES}
     report(f"compiling a step of {config.name} for {topology.name}: seconds, minutes for the largest")
     began = time.perf_counter()
     lowered = spec.lower_train_step(config.train.batch_size, config.data.length)
@@ -85,42 +70,34 @@ def plan(config, topology: Topology, devices=None, report: Callable[[str], None]
         "batch_size": config.train.batch_size,
         "accumulate": config.train.accumulate,
         "remat": config.model.remat,
-        "memory": _memory(subject, program, refused),
-        **_work(subject, program),
+        "memory": _memory(config, topology, spec, mesh, program, refused),
+        **_work(config, topology, spec, mesh, program),
         "parameters": rows,
-        "warnings": subject.warnings + warnings(rows, mesh),
+        "warnings": notes + warnings(rows, mesh),
         "planning_seconds": seconds,
     }
 
 
-@contextlib.contextmanager
-def _uncached() -> Iterator[None]:
-    """Disables JAX's compilation cache, which returns nothing for absent devices."""
-    kept = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_compilation_cache", kept)
-
-
 def _compiled(lowered: jax.stages.Lowered):
     """(program, None), or (None, the compiler's message) for one that is too large."""
+    cached = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)  # it returns nothing for absent devices
     try:
-        with _uncached():
-            return lowered.compile(), None
+        return lowered.compile(), None
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         if memory.OUT_OF_MEMORY not in str(error) and memory.stated(str(error)) is None:
             raise
         return None, str(error)
+    finally:
+        jax.config.update("jax_enable_compilation_cache", cached)
 
 
-def _memory(subject: Subject, program, refused: str | None) -> dict:
-    config, capacity = subject.config, subject.topology.hardware.memory
-    of_shapes = memory.state_bytes(subject.spec, config)
+def _memory(config, topology: Topology, spec: TrainSpec, mesh, program, refused: str | None) -> dict:
+    capacity = topology.hardware.memory
+    of_shapes = memory.state_bytes(spec, config)
     # Residuals per row, scaled to the rows of one part of the batch.
-    of_row = kept_of_row(config, subject.spec, list(subject.spec.layout.mesh.devices.flat))
-    kept = of_row.on_device(subject.mesh) * config.train.batch_size / config.train.accumulate
+    of_row = kept_of_row(config, spec, list(spec.layout.mesh.devices.flat))
+    kept = of_row.on_device(mesh) * config.train.batch_size / config.train.accumulate
     if program is None:
         needed, capacity = memory.stated(refused) or (sum(of_shapes.values()), capacity)
         rows, said = memory.estimated(of_shapes, needed, kept), None
@@ -137,20 +114,19 @@ def _memory(subject: Subject, program, refused: str | None) -> dict:
     }
 
 
-def _work(subject: Subject, program) -> dict:
+def _work(config, topology: Topology, spec: TrainSpec, mesh, program) -> dict:
     """FLOPs, collectives, bytes moved and time of a step."""
-    config, topology = subject.config, subject.topology
-    tokens = config.train.batch_size * flops.tokens_of_row(subject.spec, config.data.length)
-    forward = flops.forward_flops(subject.spec, config.data.length)
+    tokens = config.train.batch_size * flops.tokens_of_row(spec, config.data.length)
+    forward = flops.forward_flops(spec, config.data.length)
     of_step = {name: tokens * count for name, count in flops.of_training(forward).items()}
     again = roofline.recomputed(forward["causal"], config.model.remat, tokens)
     facts = {"tokens": tokens, "flops": of_step | {"recomputed": again}}
     if program is None:
         return facts | dict.fromkeys(("bytes_accessed", "bytes_moved", "collectives", "roofline"))
     read = hlo.read(program.as_text())
-    found = collectives(read, subject.mesh)
+    found = collectives(read, mesh)
     moved = roofline.moved(read)
-    links = roofline.Links(topology.hardware, topology.shape, subject.spec.layout.mesh)
+    links = roofline.Links(topology.hardware, topology.shape, spec.layout.mesh)
     return facts | {
         "bytes_accessed": (program.cost_analysis() or {}).get("bytes accessed"),
         "bytes_moved": moved,
@@ -225,7 +201,7 @@ def _row(layout, name: str, box, resting) -> dict:
 
 
 def _rule(layout, axes, by_rules, parts) -> str:
-    """What gave each dimension its axes, in words."""
+    """The rule by which each dimension got its mesh axes, in words."""
     mesh = layout.mesh
     said = [f"{axis} -> {' x '.join(part)}" for axis, part in zip(axes, by_rules, strict=True) if part]
     for axis, before, after in zip(axes, by_rules, parts, strict=True):

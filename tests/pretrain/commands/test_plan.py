@@ -78,8 +78,8 @@ def test_what_every_device_holds_is_warned_of(overrides, devices, words):
     """A table's rows are padded, so that it divides over anything; 3 divides no power of two."""
     overrides = overrides | {"evaluate.batch_size": "24", "model.positions": "none"}
     config = load("configs/quickstart.py:tiny", tuple(overrides.items()))
-    subject = step.prepare(config, parse(f"cpu:{devices}"))
-    said = " ".join(step.warnings(step.shardings(subject.spec), subject.mesh))
+    spec = step.prepare(config, parse(f"cpu:{devices}"))
+    said = " ".join(step.warnings(step.shardings(spec), spec.layout.mesh.shape))
     assert all(word in said for word in words) and bool(said) == bool(words)
 
 
@@ -126,7 +126,7 @@ def test_a_run_that_has_begun_is_started_as_it_goes_on(capsys, tmp_path):
     out, _ = planned(capsys, *words, "--config.train.batch_size=16")
     assert json.loads(out)["start"] == []
     out, _ = planned(capsys, *words[:2], "--config.train.batch_size=16")
-    assert out.splitlines()[-1].startswith("this run has begun and cannot go on so")
+    assert out.splitlines()[-1].startswith("this run has checkpoints")
 
 
 def test_a_run_whose_checkpoints_are_gone_is_not_planned(capsys, tmp_path):
@@ -170,7 +170,7 @@ def test_small_parameters_are_one_line(capsys):
     assert "bias" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("seconds", "order"), [(1.5, "least time of a step"), (None, "what remat computes again")])
+@pytest.mark.parametrize(("seconds", "order"), [(1.5, "by step time"), (None, "by recomputed FLOPs")])
 def test_what_a_search_compiled_is_readable_on_80_columns(capsys, monkeypatch, seconds, order):
     way = "data=16 fsdp=2 sequence=2 tensor=16, 64 parts, remat dots_no_batch"
     row = {"words": way, "result": "fits, 64.0GB a device, 1.95 s a step, bound by memory, MFU 23%"}

@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from every_recipe import MOSTLY, config_of
-from flax import linen as nn
 
 import models
-from configs.common import base, recurrent
+from configs.common import base
 from models.attention.patterns import parse_pattern
 from models.transformer.mlp import GATED
 from pretrain.costs.flops import Visible, flops_per_token, forward_flops, keys_per_query
@@ -255,58 +254,6 @@ def test_equals_the_products_of_the_traced_forward_pass(model):
     products = traced_products(jax.make_jaxpr(logits)(params).jaxpr)
     check_formula(config)
     assert 2 * products == config.data.length * sum(forward(config)["full"].values())
-
-
-def small_xl(**model):
-    config = base()
-    config.model, config.data.length = recurrent(), 8
-    config.model.update(vocab_size=50, layers=3, width=16, heads=2, ff=40, memory=12, context=32)
-    config.model.update(dtype="float32", attention_path="reference")
-    config.model.update(model)
-    return config
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"positions": "rotary", "head_size": 6},
-        {"cutoffs": (20,), "divisor": 2, "project_always": True, "shared_projections": "none", "tied_words": False},
-        {"cutoffs": (20, 30), "embed": 8, "shared_projections": "all"},
-    ],
-    ids=str,
-)
-def test_equals_the_products_of_a_traced_segment_with_memory(model):
-    config = small_xl(**model)
-    T, M = config.data.length, config.model.memory
-    network = models.build(config.model.to_dict())
-    tokens = jnp.zeros((1, T), jnp.int32)
-    params = jax.eval_shape(lambda: network.init(jax.random.key(0), tokens))
-
-    def scored(params):
-        hidden = network.apply(params, tokens, carried=nn.unbox(network.init_memory(1))).hidden
-        return network.apply(params, hidden, method="logits")
-
-    products = traced_products(jax.make_jaxpr(scored)(params).jaxpr)
-    parts = forward(config)
-    D, NH = config.model.width, config.model.heads * (config.model.head_size or config.model.width // 2)
-    by_distance = config.model.positions == "relative"
-    of_distances = by_distance * config.model.layers * (T + M) * D * NH
-    # Where softmaxes share a projection, the trace repeats its product for each, and the compiler makes it once.
-    sharing = {"all": 3, "tails": 1, "none": 1}[config.model.shared_projections] if config.model.embed else 1
-    repeated = T * 8 * D * (sharing - 1)
-    zeros = (
-        by_distance * config.model.layers * T * NH
-    )  # the column that the relative shift reads for keys of the future
-    assert 2 * (products - of_distances - repeated - zeros) == T * sum(parts["full"].values())
-    check_formula(config)
-    unseen = (3 if by_distance else 2) * config.model.layers * NH * (T - 1) / 2  # future keys of the segment
-    assert sum(parts["full"].values()) - sum(parts["causal"].values()) == 2 * unseen
-
-
-def test_same_length_sees_as_many_keys_as_the_memory_holds():
-    parts = forward(small_xl(same_length=True))
-    assert parts["full"] == parts["causal"]
-    assert parts["full"]["attention scores and values"] == 2 * 3 * 3 * 16 * 12
 
 
 @pytest.mark.parametrize(

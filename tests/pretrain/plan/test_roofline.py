@@ -7,9 +7,9 @@ import pytest
 
 from pretrain.plan import hlo, roofline
 from pretrain.plan.collectives import Collective
-from pretrain.plan.hardware import HARDWARE, Hardware
+from pretrain.plan.topology import HARDWARE, Hardware
 
-CHIP = Hardware("tpu", "x", 2, memory=1e9, flops=100.0, bandwidth=10.0, link=1.0, ring=4)
+CHIP = Hardware("tpu", "x", "8x8", memory=1e9, flops=100.0, bandwidth=10.0, link=1.0, ring=4)
 FLOPS = {"full": 4000.0, "causal": 3000.0}
 
 

@@ -33,12 +33,12 @@ from pretrain.plan import hlo, step, topology
 from pretrain.plan.collectives import collectives
 
 recipe, *words = sys.argv[1:]
-subject = step.prepare(configs.load(recipe, [word.split("=") for word in words]), topology.parse("v5e:8x8"))
-config = subject.config
-program = hlo.read(subject.spec.lower_train_step(config.train.batch_size, config.data.length).compile().as_text())
+config = configs.load(recipe, [word.split("=") for word in words])
+spec = step.prepare(config, topology.parse("v5e:8x8"))
+program = hlo.read(spec.lower_train_step(config.train.batch_size, config.data.length).compile().as_text())
 begun = [of for of in program.computations.values() if any("AsyncCollectiveStart" in one.attributes for one in of)]
 print(json.dumps({
-    "collectives": [dataclasses.asdict(one) for one in collectives(program, subject.mesh)],
+    "collectives": [dataclasses.asdict(one) for one in collectives(program, spec.layout.mesh.shape)],
     "begun": sum(one.opcode == "all-gather" for of in begun for one in of),
 }))
 """
@@ -107,13 +107,10 @@ def step(request, tmp_path_factory):
     return Step(WIDTHS[request.param], log=log, **json.loads(said.splitlines()[-1]))
 
 
-def test_a_layers_kernels_are_gathered_once_forward(step):
-    assert step.gathered(backward=False) == [size * NARROW for size in step.kernels]
-
-
-def test_a_layers_kernels_are_gathered_once_backward(step):
-    """Those of query, key and value too, which the layer needs when it is computed again and long after."""
-    assert step.gathered(backward=True) == [size * NARROW for size in step.kernels]
+def test_a_layers_kernels_are_gathered_once_each_way(step):
+    """Backward those of query, key and value too, which the layer needs when it is computed again and long after."""
+    for backward in (False, True):
+        assert step.gathered(backward=backward) == [size * NARROW for size in step.kernels]
 
 
 def test_they_are_gathered_while_something_is_computed(step):

@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from pretrain.errors import UserError
-from pretrain.plan import hardware, topology
-from pretrain.plan.hardware import HARDWARE
+from pretrain.plan import topology
+from pretrain.plan.topology import HARDWARE
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,9 @@ def test_slices_of_less_than_a_host(name, count):
 
 
 def test_every_kind_has_an_example_and_every_gpu_a_description():
-    assert HARDWARE.keys() == topology.EXAMPLES.keys()
-    assert {name for name, kind in HARDWARE.items() if kind.platform == "cuda"} == hardware.TARGETS.keys()
+    assert {name for name, kind in HARDWARE.items() if kind.platform == "cuda"} == topology.DESCRIPTIONS.keys()
     for name, kind in HARDWARE.items():
-        found = topology.parse(topology.EXAMPLES[name])
-        assert found.hardware is kind and found.name == f"{name}:{'x'.join(map(str, found.shape))}"
+        found = topology.parse(f"{name}:{kind.example}")
+        assert found.hardware is kind and "x".join(map(str, found.shape)) == kind.example
         rates = kind.memory, kind.flops, kind.bandwidth, kind.link
         assert all(rates) or (name == "cpu" and not any(rates))
