@@ -58,17 +58,6 @@ def test_pairs_are_sentences_of_the_text(paired):
     assert 0.3 < np.mean(labels) < 0.9 and len(texts) > 20
 
 
-def test_spans_have_no_end_tokens_inside(corrupted):
-    tokenizer = corrupted.tokenizer
-    end, sentinels = tokenizer.special["end"], tokenizer.sentinels
-    for batch in take(corrupted, 3):
-        assert ((batch["inputs"] == end).sum(1) == 1).all() and (batch["inputs"][:, -1] == end).all()
-        assert ((batch["targets"] == end).sum(1) == 1).all()
-        number = np.isin(batch["inputs"], sentinels).sum(1)
-        assert (number == np.isin(batch["targets"], sentinels).sum(1)).all() and (number == number[0]).all()
-        assert (batch["tokens"][:, 0] == tokenizer.special["pad"]).all()
-
-
 def test_evaluation_of_spans_reads_all_text(corrupted):
     """The text of inputs and targets together is the split's, each token once."""
     evaluation = corrupted.evaluation("train", length=32, stride=0, batch_size=5)

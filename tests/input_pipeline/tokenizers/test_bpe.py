@@ -106,9 +106,6 @@ def test_fairseq_ids(kind, offset, unknown, tmp_path):
     ("kind", "options"),
     [
         ("camembert", {"model_type": "bpe", "hard_vocab_limit": True}),
-        ("xlm_roberta", {"byte_fallback": True, "vocab_size": 300}),
-        ("xlm_roberta", {"add_dummy_prefix": False}),
-        ("xlm_roberta", {"user_defined_symbols": ["<here>"]}),
         ("camembert", {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}),
     ],
 )

@@ -23,21 +23,15 @@ def corpus(prepare, write):
 
 def test_symbols_by_frequency(corpus):
     tokenizer = corpus.tokenizer
-    assert tokenizer.vocab_size == len(set(TEXT))
-    assert tokenizer.end_id is None
+    assert tokenizer.vocab_size == len(set(TEXT)) and tokenizer.end_id is None
     first = [tokenizer.decode([i]) for i in range(3)]
     assert first == sorted(set(TEXT), key=lambda c: (-TEXT.count(c), c))[:3]
     assert tokenizer.byte_lengths.tolist() == [1] * tokenizer.vocab_size
-
-
-def test_symbols_stream(corpus):
-    texts = []
-    for split in ("train", "validation", "test"):
-        stream = corpus.stream(split)
-        ids = np.zeros(stream.tokens, np.int32)
-        stream.copy(0, ids)
-        texts.append(corpus.tokenizer.decode(ids))
-    assert "".join(texts) == TEXT
+    text = ""
+    for stream in map(corpus.stream, ("train", "validation", "test")):
+        stream.copy(0, ids := np.zeros(stream.tokens, np.int32))
+        text += tokenizer.decode(ids)
+    assert text == TEXT
 
 
 @pytest.mark.parametrize(("layout", "stride", "batch_size"), [("stream", 0, 3), ("concat", 0, 1), ("concat", 3, 3)])

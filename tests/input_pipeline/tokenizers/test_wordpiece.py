@@ -93,18 +93,6 @@ def test_wordpiece_training_long_words():
     assert wordpiece.train([TEXT, f"{long} bridge,{long}"], 120, False) == short
 
 
-def test_wordpiece_trained_by_run(prepare, write, tmp_path):
-    settings = {"vocab_size": 70}
-    tokenizer = loaded(prepare, write, settings)
-    assert tokenizer.vocab_size == 70 and set(tokenizer.special) == {
-        "pad", "unknown", "classifier", "separator", "mask", "end"
-    }  # fmt: skip
-    assert tokenizer.decode(tokenizer.encode("The Bridge")) == "the bridge"
-    assert pipeline.open_tokenizer(tmp_path / "run/tokenizer").fingerprint == tokenizer.fingerprint
-    with pytest.raises(DataError):
-        loaded(prepare, write, {**settings, "cased": True})
-
-
 @pytest.mark.parametrize(
     ("content", "settings"),
     [
