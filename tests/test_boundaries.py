@@ -28,7 +28,7 @@ LAZY = {
 ONLY_IN = {
     "tensorflow_datasets": "input_pipeline/sources/",
     "PIL": "input_pipeline/sources/images",
-    "apache_beam": "input_pipeline/token_store/beam",
+    "apache_beam": "input_pipeline/token_store/build",
 }
 # Rooms of each package from top to bottom; imports go down only, and rooms of one floor do not import each other.
 FLOORS = {

@@ -2,6 +2,8 @@
 
 import contextlib
 import multiprocessing
+import pickle
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -138,6 +140,34 @@ def processes(count: int = 0) -> Workers:
                 yield futures[future], future.result()
 
     return work
+
+
+def beam_pipeline(options: str) -> Workers:
+    """Parts are made by the Apache Beam pipeline of `options`, on as many machines as its runner has.
+
+    options: such as "--runner=DirectRunner --direct_num_workers=2". The pipeline carries no text: workers write parts
+    into the store's folder, so that a restarted worker makes the same files. Errors: DataError without Beam.
+    """
+    try:
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+    except ImportError:
+        raise DataError("--beam needs the package apache-beam. Run pip install -e '.[beam]'.") from None
+
+    def work(jobs: Sequence[Job]) -> Iterator[tuple[int, dict]]:
+        with beam.Pipeline(options=PipelineOptions(shlex.split(options))) as graph:
+            # Pickled here: of a NamedTuple Beam would make a row of columns.
+            elements = graph | "parts" >> beam.Create([pickle.dumps(job) for job in jobs])
+            # Without a reshuffle a runner may give all parts to one worker.
+            _ = elements | "spread" >> beam.Reshuffle() | "tokenise" >> beam.Map(_encode_pickled)
+        for job in jobs:
+            yield job.number, read_json(record_path(job))
+
+    return work
+
+
+def _encode_pickled(job: bytes) -> None:
+    encode(pickle.loads(job))
 
 
 def _check_unchanged(source: Source, store: Store, report) -> None:

@@ -4,8 +4,7 @@ import json
 
 import models
 from input_pipeline import pipeline, validate
-from input_pipeline.token_store import beam
-from input_pipeline.token_store.build import processes
+from input_pipeline.token_store.build import beam_pipeline, processes
 from pretrain import config as configs
 from pretrain.commands.arguments import Prepare
 from pretrain.commands.shared import resolve
@@ -17,7 +16,7 @@ from pretrain.workdir import Workdir
 
 def run(arguments: Prepare) -> None:
     """Builds what is missing and prints a summary of each split; writes the config into an empty work folder."""
-    workers = beam.pipeline(arguments.beam) if arguments.beam else processes(arguments.processes)
+    workers = beam_pipeline(arguments.beam) if arguments.beam else processes(arguments.processes)
     config, workdir = resolve(arguments)
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     folders = Workdir(workdir).folders

@@ -1,5 +1,6 @@
 """The token store: exact, atomic, resumable, checked, shared by processes. Real processes, really killed."""
 
+import hashlib
 import itertools
 import json
 import os
@@ -190,3 +191,22 @@ def test_pipeline_imports_no_jax():
     code = "import sys, input_pipeline.pipeline; print([m for m in ('jax', 'grain', 'tensorflow') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("workers", ["processes", "beam"])
+def test_build_any_workers_same_files(prepare, write, tmp_path, monkeypatch, workers):
+    """Whoever makes the parts, the files are the same, byte for byte."""
+    if workers == "beam":
+        pytest.importorskip("apache_beam", reason="the extra `beam` is not installed")
+    monkeypatch.setattr(build, "PART_BYTES", 3000)
+    for number in range(3):
+        rows = (json.dumps({"text": f"viér {number} {row} " * (row % 7 + 1)}) for row in range(200))
+        path = write(f"rows/{number}.jsonl", "\n".join(rows))
+    direct = "--runner=DirectRunner --direct_num_workers=2 --direct_running_mode=multi_threading"
+    hashes = []
+    for by in (build.processes(1), build.processes(3) if workers == "processes" else build.beam_pipeline(direct)):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        prepare(f"jsonl:{path[: path.rindex('/')]}/*.jsonl", holdout=0.2, workers=by)
+        files = sorted((tmp_path / "run/data").glob("jsonl*/[0-9s]*"))
+        hashes.append({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files})
+    assert hashes[0] == hashes[1] and len(hashes[0]) > 20 and "store.json" in hashes[0]
