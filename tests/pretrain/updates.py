@@ -124,12 +124,14 @@ def assert_same_run(result, reference, atol=3e-6):
         np.testing.assert_allclose(a, b, atol=atol)
 
 
-def two_updates(config, devices, start, batch=ragged):
+def two_updates(config, devices, start, batch=ragged, teacher=None):
     """(every term and the gradients' norm of two updates, final parameters), from the train state `start` in NumPy.
 
-    `batch(spec, n)` is that of update n.
+    `batch(spec, n)` is that of update n; `teacher` are the parameters of one.
     """
     spec = TrainSpec.build(config, jax.devices()[:devices])
+    if teacher:
+        spec.set_frozen(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), teacher, spec.frozen_shapes()))
     placed = jax.tree.map(lambda a, shape: jax.device_put(a, shape.sharding), start, spec.checkpoint_shapes(BATCH))
     state, history = spec.from_checkpoint(placed), []
     for n in range(2):

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from updates import GRADIENT, assert_same_run, first_state, two_updates
 
 from configs import common
 from input_pipeline.batch_spec import empty
-from pretrain import losses
 from pretrain.checkpoints.teacher import init_from_teacher
 from pretrain.errors import UserError
 from pretrain.losses.distill import teacher_sets
@@ -21,9 +21,6 @@ from pretrain.step.train_step import init_state, unboxed
 ROWS, LENGTH, VOCABULARY = 8, 12, 24
 SIZES = {"vocab_size": VOCABULARY, "context": LENGTH, "layers": 2, "width": 16, "heads": 4, "ff": 24}
 RUNNING = {"dtype": "float32", "attention_path": "xla", "init_std": 0.3}
-# Plain gradient descent at rate 1: what parameters change by is the gradient itself.
-GRADIENT = {"optimizer__name": "sgd", "optimizer__b1": 0.0, "optimizer__clip": 0.0, "optimizer__weight_decay": 0.0}
-GRADIENT |= {"schedule__kind": "constant", "schedule__warmup": 0, "schedule__peak": 1.0}
 
 
 def small(kind="masked", **changes):
@@ -137,27 +134,13 @@ def test_overlapping_windows_count_once():
     assert parts[2] == parts[3] == scored.sum()
 
 
-def run(config, devices, frozen):
-    spec = TrainSpec.build(config, jax.devices()[:devices])
-    spec.set_frozen(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), frozen, spec.frozen_shapes()))
-    shapes = spec.checkpoint_shapes(ROWS)
-    start = jax.tree.map(np.asarray, TrainSpec.build(small(), jax.devices()[:1]).init(0, ROWS))
-    state = spec.from_checkpoint(jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), start, shapes))
-    history = []
-    for n in range(2):
-        state, metrics = spec.train_step(state, spec.put(drawn_batch(spec, n), ROWS))
-        sums, counts = ({name: float(v) for name, v in metrics[which].items()} for which in ("sums", "counts"))
-        history.append([*losses.compute_terms(spec.objective, sums, counts).values(), float(metrics["grad_norm"])])
-    return np.array(history), jax.tree.map(np.asarray, spec.to_checkpoint(state).params)
-
-
 # Of weights that leave plain gradient descent at rate 1 where float32 is exact.
 LIGHT = {"distill__soft": 0.1, "distill__hard": 0.5, "distill__cosine": 0.3, "schedule__peak": 0.1}
 
 
 @functools.cache
-def reference():
-    return run(small(**LIGHT), 1, taught("masked"))
+def run(devices, **changes):
+    return two_updates(small(**LIGHT, **changes), devices, first_state(small()), drawn_batch, taught("masked"))
 
 
 MESHES = {
@@ -171,10 +154,7 @@ MESHES = {
 @pytest.mark.parametrize("name", MESHES)
 def test_distillation_on_mesh(name):
     changes, devices = MESHES[name]
-    history, params = run(small(**LIGHT, **changes), devices, taught("masked"))
-    np.testing.assert_allclose(history, reference()[0], rtol=2e-5)
-    for one, other in zip(jax.tree.leaves(params), jax.tree.leaves(reference()[1]), strict=True):
-        np.testing.assert_allclose(one, other, atol=3e-6)
+    assert_same_run(run(devices, **changes), run(1))
 
 
 def begins(spec, start, frozen, config):
