@@ -53,7 +53,7 @@ class Distilled(Objective):
     def terms(self) -> Mapping[str, float]:
         hard = {name: self.weight * weight for name, weight in self.hard.terms.items()}
         cosine = {"cosine": self.cosine} if self.cosine else {}
-        # Of softened logits a gradient has 1 / T from the student and about 1 / T from the teacher: T^2 undoes both.
+        # A gradient has 1 / T from the student's logits and about 1 / T from the teacher's: T^2 undoes both.
         return hard | {"kl": self.soft * self.temperature**2} | cosine
 
     def denominators(self, batch: Mapping) -> dict[str, jax.Array]:

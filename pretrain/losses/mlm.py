@@ -35,13 +35,13 @@ class Masked(Objective):
         if objective.next_sentence and not (model.has_nsp_head and model.types >= 2):
             raise UserError(
                 "config.objective.next_sentence=true needs config.model.pair_head=true and config.model.types=2. Set "
-                "them, or config.objective.next_sentence to false."
+                "both."
             )
         rows = model.input_limits.get("languages", 0)
         if bool(rows) != bool(objective.languages) or rows < len(config.data.languages):
             raise UserError(
-                f"config.model.languages={rows} does not match config.objective.languages={objective.languages} and "
-                f"the {len(config.data.languages)} config.data.languages. Set it to their number, or drop all three."
+                f"config.model.languages={rows} does not match config.objective.languages={objective.languages} or "
+                f"config.data.languages={tuple(config.data.languages)}. Change one of them."
             )
         pairs = "sop" if objective.swapped_pairs else "nsp"
         return cls(pairs if objective.next_sentence else "")

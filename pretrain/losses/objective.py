@@ -75,7 +75,7 @@ class Objective(abc.ABC):
         """({name of a term: its sum over the batch}, recurrent state); no `key` means no dropout."""
 
     def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
-        """What each term is divided by: here the weight of the predicted tokens.
+        """Divisors of the terms: here the weight of the predicted tokens.
 
         A function of the batch alone, so it is summed over the parts of a batch and over devices before anything is
         differentiated.

@@ -30,8 +30,8 @@ class Permutation(Objective):
             reuse = config[section].to_dict().get("reuse", config.objective.reuse)
             if reuse != config.objective.reuse:
                 raise UserError(
-                    f"config.{section}.reuse={reuse} differs from config.objective.reuse={config.objective.reuse}: rows"
-                    " overlap by as many positions as are remembered. Make them equal."
+                    f"config.{section}.reuse={reuse} differs from config.objective.reuse={config.objective.reuse}. "
+                    "Make them equal."
                 )
         return cls()
 

@@ -192,7 +192,6 @@ def _eval_model(section, changes, model, parameters):
     # Boxes compare axis names and roles, not only shapes.
     if parameters_of(changed) != parameters:
         raise UserError(
-            f"config.evaluate.model ({', '.join(changes)}) changes the trained parameters. Change only fields without "
-            "parameters, such as memory."
+            f"config.evaluate.model ({', '.join(changes)}) changes trained parameters. Change others, such as memory."
         )
     return changed

@@ -197,10 +197,7 @@ def check_can_continue(config, workdir: str) -> None:
     here = Workdir(workdir)
     # Without the check another tokenizer would be trained, and refused only then.
     if here.steps() and not pipeline.has_tokenizer(here.folders.tokenizer):
-        raise UserError(
-            f"{workdir} holds checkpoints without their tokenizer. Restore its folder tokenizer, prepare the same text "
-            f"again, or {ANEW}."
-        )
+        raise UserError(f"{workdir} has checkpoints without their tokenizer. Restore its folder tokenizer, or {ANEW}.")
 
 
 def check_checkpoints_exist(workdir: str) -> None:

@@ -47,7 +47,7 @@ class Throughput:
         now = self._done
         if not self._tokens or _training_seconds(now) <= _training_seconds(self._since):
             return {}
-        # Of waiting for data and of steps; the share of the former says whether readers keep up.
+        # Steps and waits for data; the share of waits says whether readers keep up.
         elapsed = _training_seconds(now) - _training_seconds(self._since)
         rates = {
             "tokens_per_second": self._tokens / elapsed,
