@@ -6,7 +6,6 @@ import os
 import pytest
 
 from input_pipeline.errors import DataError
-from input_pipeline.sources.base import hash_to_unit
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
@@ -67,9 +66,3 @@ def test_holdout_leaves_something_in_both_splits(prepare, write):
     for holdout in (0.001, 0.99):
         with pytest.raises(DataError, match=rf"data\.holdout={holdout}"):
             prepare(f"jsonl:{path}", holdout=holdout)
-    held = next(str(n) for n in range(99) if hash_to_unit(b"%d\0eins" % n) < 0.5)
-    one = write("one.jsonl", json.dumps({"en": held, "de": "eins"}))
-    many = write("many.jsonl", "".join(json.dumps({"en": str(n), "de": "zwei"}) + "\n" for n in range(20)))
-    options = {"objective": {"kind": "translation"}, "layout": "texts", "holdout": 0.5, "length": 32}
-    with pytest.raises(DataError, match=r"data\.holdout=0\.5"):
-        prepare(" + ".join(f"jsonl:{path}?fields=en,de" for path in (many, one)), **options)

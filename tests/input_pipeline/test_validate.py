@@ -37,9 +37,7 @@ RECORDS = "jsonl:{0}/records.jsonl"
 TEXT = "text:{0}/train.txt"
 
 MISTAKES = {  # words of the message: changes
-    "data.train": {"train": ""},
     "text:/nowhere/x": {"validation": "text:/nowhere/x"},
-    "data.layout=bucketed": {"layout": "bucketed"},
     "data.layout=concat": {"objective": ("permutation", {})},
     "data.layout=sentences": {"layout": "sentences", "objective": MASKED},
     "data.sentences=words": {"sentences": "words"},
