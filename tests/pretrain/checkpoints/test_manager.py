@@ -204,8 +204,8 @@ def test_fresh_start_is_finished_after_a_kill(copy, resume):
     partial.mkdir(parents=True)
     (workdir / "checkpoints").rename(partial / "checkpoints")
     for flags in ([], ["--fresh=other"]):
-        code, err = resume(workdir, *flags, train__steps=6)
+        code, err = resume(workdir, *flags)
         assert code == 2 and "--fresh=old" in err
-    code, err = resume(workdir, "--fresh=old", train__steps=6)
+    code, err = resume(workdir, "--fresh=old")
     assert code == 0, err
     assert files(workdir / "earlier" / "old") == before

@@ -25,7 +25,7 @@ def own(text, tmp_path):
 @pytest.fixture
 def run(capsys):
     def run(workdir, text, *flags, **overrides):
-        code = train_here(workdir, text, *flags, **{"train__steps": 6} | overrides)
+        code = train_here(workdir, text, *flags, **{"train__steps": 17} | overrides)
         return code, capsys.readouterr().err
 
     return run
@@ -34,7 +34,7 @@ def run(capsys):
 @pytest.mark.slow
 def test_other_text_is_refused(run, own, tmp_path):
     workdir = tmp_path / "run"
-    assert run(workdir, own)[0] == 0
+    assert run(workdir, own, train__steps=6)[0] == 0
     shutil.rmtree(workdir / "data")
     code, err = run(workdir, own, train__steps=7)  # the same text, tokenized again
     assert code == 0 and "restored checkpoint 6" in err, err
@@ -52,7 +52,7 @@ def test_other_text_is_refused(run, own, tmp_path):
 @pytest.mark.slow
 def test_other_tokenizer_is_refused(run, own, tmp_path, capsys):
     workdir = tmp_path / "run"
-    assert run(workdir, own, **TRAINED)[0] == 0
+    assert run(workdir, own, train__steps=6, **TRAINED)[0] == 0
     shutil.rmtree(workdir / "tokenizer")
     shutil.rmtree(workdir / "data")
     before = files(workdir)
@@ -72,9 +72,9 @@ def test_missing_config_is_refused(copy, run, text):
     seed = json.loads((workdir / "config.json").read_text())["seed"]
     (workdir / "config.json").unlink()
     before = files(workdir)
-    code, err = run(workdir, text, seed=7, schedule__peak=0.001)
+    code, err = run(workdir, text, seed=7)
     assert code == 2 and "config.json" in err
     assert files(workdir) == before
-    code, err = run(workdir, text, "--fresh=first", seed=7, schedule__peak=0.001)
+    code, err = run(workdir, text, "--fresh=first", seed=7)
     assert code == 0 and "restored" not in err, err
     assert seed != json.loads((workdir / "config.json").read_text())["seed"]

@@ -64,6 +64,7 @@ def test_stride_scores_every_token_once(pretrain, whole):
     assert by_keys[0]["tokens"] == disjoint["tokens"]
 
 
+@pytest.mark.slow
 def test_a_model_that_reads_longer_rows_when_it_scores(pretrain, text, tmp_path, signals, capsys):
     """By config.evaluate.model, as in validation during training."""
     longer = {"model__positions": "rotary", "evaluate__length": 128, "evaluate__model__context": 128}

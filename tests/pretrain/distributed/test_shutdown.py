@@ -96,7 +96,7 @@ def stop_at(monkeypatch):
 
 def test_signal_during_evaluation(signals, tmp_path, text, stop_at):
     """Every update is a turn, and so is each batch scored after updates 8, 16 and 24. What is left is scored later."""
-    workdir, options = tmp_path / "run", {"evaluate__batches": 3, "train__steps": 10}
+    workdir, options = tmp_path / "run", {"evaluate__batches": 3, "train__steps": 17}
     stop_at(10)
     assert main(command(workdir, text, **options)[3:]) == PREEMPTED
     checkpoints = Checkpoints(str(workdir))
