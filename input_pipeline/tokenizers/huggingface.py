@@ -117,7 +117,7 @@ def _size(model) -> int:
 
 
 def _keeps_text(spec: dict) -> bool:
-    # Older files have one step, newer ones a sequence.
+    # A file has one step, or a sequence of steps.
     before = spec["pre_tokenizer"] or {}
     steps = before.get("pretokenizers", [before])
     byte_level = [step for step in steps if step.get("type") == "ByteLevel"]
