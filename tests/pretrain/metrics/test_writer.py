@@ -140,13 +140,3 @@ def test_writer_refuses_other_files(tmp_path, name, text):
     with pytest.raises(UserError, match=name):
         MetricWriter(tmp_path, tensorboard=False, csv=True, jsonl=True, start_step=4)
     assert (tmp_path / name).read_text() == text
-
-
-def test_writer_leaves_other_files(tmp_path):
-    train(tmp_path, 0, 4).close()
-    own = {"train-before.csv": (tmp_path / "train.csv").read_text(), "test.jsonl": '{"step": 4, "loss": 1.5}\n'}
-    for name, text in own.items():
-        (tmp_path / name).write_text(text)
-    train(tmp_path, 1, 2).close()
-    assert contents(tmp_path).items() >= own.items()
-    assert [row["step"] for row in rows_csv(tmp_path / "train.csv")] == ["1", "2"]
