@@ -127,7 +127,7 @@ def _write(run, params, batch, size: int) -> np.ndarray:
     if evaluate.beyond:
         most = min(run.spec.eval_model.context, batch["inputs"].shape[1] + evaluate.beyond)
     limits = np.full(len(tokens), most, np.int32)
-    if evaluate.beyond:  # each row has a limit of its own, the program one shape
+    if evaluate.beyond:  # one shape for the program, a limit for each row
         limits = np.minimum(limits, (source["input_segments"] > 0).sum(1) + evaluate.beyond).astype(np.int32)
     given = {"tokens": tokens, "there": batch["weights"].any(axis=1), "limits": limits} | source
     # Rows are sharded over all axes of the batch, tokens of a row never.

@@ -34,7 +34,7 @@ def measure(config, corpus: Corpus) -> str:
     for name in ("decode", *KEYS):
         del settings[name]
     settings["selects"] = config.objective.selects
-    # Resolved, so that 0 and the length that it stands for have one digest.
+    # Resolved, so that 0 and an equal length have one digest.
     settings["length"] = configs.scored_length(config)
     settings["stride"] = config.evaluate.stride or settings["length"]
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -75,14 +75,6 @@ def test_card_of_an_import_has_no_training(tmp_path):
     assert not [key for key in facts if key.startswith(("optimizer.", "schedule.", "data.", "loss"))]
 
 
-@pytest.mark.parametrize(("case", "called"), [("xlm", False), ("xlm_languages", True)])
-def test_card_passes_languages(case, called, imported, tmp_path):
-    export_folder(str(imported(case)[1]), str(tmp_path / "back"))
-    card, _, _ = read_card(tmp_path / "back")
-    assert ("logits = model(**inputs, langs=langs).logits\n```\n" in card) == called
-    assert ('model.config.lang2id["0"])' in card) == called
-
-
 def test_export_unfinished_run_needs_a_step(run, capsys, tmp_path):
     workdir = shutil.copytree(run, tmp_path / "copy")
     shutil.rmtree(workdir / "checkpoints" / "4")

@@ -87,7 +87,6 @@ def test_ids_agree_both_ways(theirs, tmp_path):
     export_folder(str(tmp_path / "run"), str(tmp_path / "back"))
     own = pretrain.open(tmp_path / "run").tokenizer
     there, back = (transformers.AutoTokenizer.from_pretrained(path) for path in (folder, tmp_path / "back"))
-    assert type(there).__name__.lower().startswith(model_type.replace("-", "").removesuffix("mroberta")[:5])
     for text in TEXTS:
         expected = encode(there, model_type, text)
         assert own.encode(text).tolist() == expected, text

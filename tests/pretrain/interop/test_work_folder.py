@@ -45,8 +45,6 @@ def params(workdir, step):
 
 def test_training_starts_with_imported_weights(copied, text, signals, capsys, tmp_path):
     workdir, source = copied("gpt2"), f"text:{text}?document=blank_line"
-    assert main(["evaluate", f"--workdir={workdir}"]) == 2  # the recipe's data is not here
-    assert "--data" in capsys.readouterr().err
     before = params(workdir, 0)
     data = [f"--config.data.train={source}", "--config.data.length=16"]
     assert main(["train", f"--workdir={workdir}", *data, *STILL]) == 0
