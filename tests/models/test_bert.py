@@ -1,5 +1,7 @@
 """BERT's encoder: visibility, heads, initialization. test_hf_parity.py has its numbers."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,8 +33,9 @@ def tokens(rows=2, length=9):
     return jnp.asarray(np.random.default_rng(1).integers(0, 31, (rows, length)))
 
 
-def run(model, params, *args, **inputs):
-    return jax.jit(lambda params, args, inputs: model.apply(params, *args, **inputs).hidden)(params, args, inputs)
+@functools.partial(jax.jit, static_argnums=0)
+def run(model, params, tokens, **inputs):
+    return model.apply(params, tokens, **inputs).hidden
 
 
 def test_every_token_sees_the_whole_row(bert):

@@ -32,7 +32,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["dense", *(pytest.param(kind, marks=pytest.mark.slow) for kind in list(KINDS)[1:])])
 def test_a_document_changes_nothing_of_another(small, kind):
     model, params = small(positions="learned", attention=KINDS[kind])
     run = runner(model)

@@ -1,5 +1,7 @@
 """What the Sparse Transformer adds to the decoder: patterns, factorised positions, narrow queries, a start row."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,8 +27,9 @@ def tokens(length, seed=1):
     return jnp.asarray(np.random.default_rng(seed).integers(0, 32, (2, length)))
 
 
-def hidden(model, params, tokens, **inputs):
-    return jax.jit(lambda params, tokens: model.apply(params, tokens, **inputs))(params, tokens).hidden
+@functools.partial(jax.jit, static_argnums=0)
+def hidden(model, params, tokens):
+    return model.apply(params, tokens).hidden
 
 
 def test_paths_agree_through_the_whole_model(small):

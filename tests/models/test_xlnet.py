@@ -1,5 +1,7 @@
 """XLNet's model: who sees whom, what is remembered, text back to front. test_hf_parity.py has its numbers."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,10 +41,9 @@ def batch():
     return {"tokens": tokens, "types": types, "ranks": ranks, "slots": jnp.array([[1, 3, 6, 9]])}
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def run(model, params, carried=None, **inputs):
-    return jax.jit(lambda params, carried, inputs: model.apply(params, **inputs, carried=carried))(
-        params, carried, inputs
-    )
+    return model.apply(params, **inputs, carried=carried)
 
 
 def memory_of(lanes=1, held=M):

@@ -36,7 +36,10 @@ def test_bias(agree, path, shape):
 
 
 @pytest.mark.parametrize("pattern", SPARSE)
-@pytest.mark.parametrize("extra", ["causal", "causal segments", "bidirectional", "segments"])
+@pytest.mark.parametrize(
+    "extra",
+    ["causal segments", "bidirectional", *(pytest.param(e, marks=pytest.mark.slow) for e in ("causal", "segments"))],
+)
 def test_sparse_path(agree, pattern, extra):
     agree("sparse", MASKS[extra][0].replace(pattern=parse_pattern(pattern)), arrays())
 
@@ -48,8 +51,7 @@ def test_sparse_path_with_padded_keys(agree, pattern, causal):
     agree("sparse", Mask(causal=causal, pattern=parse_pattern(pattern), key_valid=valid), arrays())
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("length", [1, 33])
+@pytest.mark.parametrize(("length", "causal"), [(1, True), (33, True), (33, False)])
 @pytest.mark.parametrize("pattern", ["strided_8", "fixed_8_3"])
 def test_sparse_path_with_rows_that_fill_no_block(agree, pattern, length, causal):
     agree("sparse", Mask(causal=causal, pattern=parse_pattern(pattern)), arrays(length, rows=length))
@@ -145,8 +147,8 @@ def test_blind_queries_get_zeros_and_give_no_gradient(path):
 @pytest.mark.parametrize(
     ("path", "pattern"),
     [
-        *((path, word) for path in ("reference", *DENSE_PATHS) for word in ("dense", "local_16", "fixed_16_4")),
-        *(("sparse", word) for word in (*SPARSE, "fixed_16_4_by_head", "summary_16_8_by_head")),
+        *((path, "fixed_16_4") for path in ("reference", *DENSE_PATHS)),
+        *(("sparse", word) for word in ("local_16", "column_16", "fixed_16_4_by_head")),
         ("auto", "dense+strided_16"),
     ],
 )
@@ -168,7 +170,6 @@ def test_values_of_another_size(agree, path, pattern):
     agree(path, Mask(causal=True, pattern=parse_pattern(pattern)), (query, key, value, gradient))
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.3])
 @pytest.mark.parametrize("path", [*DENSE_PATHS, "sparse"])
-def test_scale(agree, path, scale):
-    agree(path, Mask(causal=True, pattern=Local(16)), arrays(), scale=scale)
+def test_scale(agree, path):
+    agree(path, Mask(causal=True, pattern=Local(16)), arrays(), scale=0.3)

@@ -88,7 +88,10 @@ def test_without_cutoffs_it_is_a_plain_softmax():
     assert sorted(p) == ["word_bias", "words_0"]
 
 
-@pytest.mark.parametrize(("name", "rows"), [*((name, 3) for name in KINDS), ("all shared", 1), ("all shared", 100)])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [("one width", 3), ("nothing shared", 3), ("all shared", 1), ("all shared", 3), ("all shared", 100)],
+)
 def test_loss_and_gradients_are_those_of_the_logits(name, rows):
     """Whatever the chunks, and whether they divide the row; every word, words of no weight among them."""
     model, params = make(**KINDS[name])
