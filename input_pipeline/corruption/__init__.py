@@ -15,6 +15,7 @@ from input_pipeline.corruption.seq2seq import Translation
 from input_pipeline.corruption.spans import SpanCorruption
 from input_pipeline.errors import DataError
 from input_pipeline.tokenizers.base import Tokenizer
+from input_pipeline.tokenizers.word_starts import WordStarts
 
 OBJECTIVES: dict[str, type[Objective]] = {
     objective.kind: objective
@@ -35,10 +36,11 @@ def build(section: Mapping, tokenizer: Tokenizer | None = None) -> Objective:
         if section[name] not in choices:
             raise DataError(f"objective.{name}={section[name]}: unknown. Choose one of: {', '.join(choices)}.")
     objective = kind(section, tokenizer)
-    if objective.needs_words and tokenizer and tokenizer.continues is None:
-        raise DataError(
-            f"objective.{objective.needs_words}: this tokenizer does not mark words. Use sentencepiece or wordpiece."
-        )
+    if objective.needs_words and tokenizer:
+        if tokenizer.continues is None:
+            problem = "this tokenizer does not mark words. Use sentencepiece or wordpiece."
+            raise DataError(f"objective.{objective.needs_words}: {problem}")
+        objective.word_starts = WordStarts(tokenizer.continues, tokenizer.texts)
     return objective
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from input_pipeline.batch_spec import INTEGER, REAL, Feature
 from input_pipeline.errors import DataError
 from input_pipeline.packing.concat import Raw
+from input_pipeline.tokenizers.word_starts import WordStarts
 
 
 class Prompts(NamedTuple):
@@ -33,7 +34,7 @@ class Objective:
     uses_text_pairs: documents of two fields are (source, target) pairs
     two_segments: rows of layout stream end with two segments (XLNet)
     min_raw_length: fewest ids of text in a row
-    needs_words: the setting, if any, for which the tokenizer must mark where words begin
+    needs_words: the setting, if any, for which the tokenizer must mark where words begin; `word_starts` finds them
     needs_token_counts: `set_token_counts` must be called before `fill`
     language_codes: ids' names that end a source and begin a target (mBART)
     """
@@ -47,6 +48,7 @@ class Objective:
     two_segments = False
     min_raw_length = 1
     needs_words = ""
+    word_starts: WordStarts | None = None
     needs_token_counts = False
     language_codes: tuple[str, ...] = ()
 

@@ -81,7 +81,7 @@ class Infilling(Seq2Seq):
             order = permute_sentences(keys, sentences, inside, section["permutation"])
             ids = np.take_along_axis(ids, order, axis=1)
         if section["noise"] == "infilling":
-            begins = ~self.tokenizer.continues[ids]
+            begins = self.word_starts(ids)
             text = infill(keys, ids, inside, begins, share, section["mean_span"])
         else:
             text = {"masking": mask_tokens, "deletion": delete_tokens}[section["noise"]](keys, ids, inside, share)

@@ -58,7 +58,6 @@ class MaskedLM(Objective):
         if not tokenizer:
             return
         self.mask_id, self.vocab_size = tokenizer.special["mask"], tokenizer.vocab_size
-        self.continues = tokenizer.continues
         self.framing = np.zeros(tokenizer.vocab_size, bool)
         self.framing[[tokenizer.special[name] for name in FRAMING if name in tokenizer.special]] = True
         self.is_text = np.ones(tokenizer.vocab_size, bool)
@@ -109,7 +108,7 @@ class MaskedLM(Objective):
             return choose_weighted(keys, candidates * self.preference[raw.ids], sizes)
         if not section["whole_words"]:
             return rng.subset(keys, PLACES, candidates, sizes)
-        words = number_words(candidates, ~self.continues[raw.ids] | (raw.positions == 0))
+        words = number_words(candidates, self.word_starts(raw.ids) | (raw.positions == 0))
         return choose_ngrams(keys, words, sizes, section["ngrams"])
 
     def count(self, keys: np.ndarray, lengths: np.ndarray, candidates: np.ndarray) -> np.ndarray:

@@ -31,7 +31,6 @@ class PermutationLM(Objective):
         self.longest, self.stretch, self.both_ways = section["longest"], section["stretch"], section["both_ways"]
         self.min_raw_length = self.reuse + 2  # a token of each segment
         if tokenizer:
-            self.continues = tokenizer.continues
             self.framing = tuple(tokenizer.special[name] for name in self.special)
 
     def raw_length(self, length: int) -> int:
@@ -80,11 +79,13 @@ class PermutationLM(Objective):
 
     def choose(self, keys: np.ndarray, raw: RawSegments) -> np.ndarray:
         """Places drawn for prediction, functional ones included: bool [n, R]."""
-        starts, back = ~self.continues[raw.ids], raw.backward[:, None]
-        chosen = []
+        back, chosen = raw.backward[:, None], []
+        # Words begin in the order of the text, so rows that read it backwards are turned, and turned back.
+        starts = self.word_starts(np.where(back, raw.ids[:, ::-1], raw.ids))
+        starts = np.where(back, starts[:, ::-1], starts)
         for half, (begin, end, _, goal) in enumerate(self._halves(starts.shape[1])):
             here = starts[:, begin:end]
-            # N-grams are drawn in the order of the text: rows that read it backwards are turned, and turned back.
+            # So are n-grams.
             drawn = draw_ngrams(keys, half, np.where(back, here[:, ::-1], here), goal, self.longest, self.stretch)
             chosen.append(np.where(back, drawn[:, ::-1], drawn))
         return np.concatenate(chosen, axis=1)

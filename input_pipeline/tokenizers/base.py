@@ -56,11 +56,13 @@ class Tokenizer(abc.ABC):
     sentinels: ids that replace spans of text, in the order of their use; T5's highest id comes first.
     byte_lengths: UTF-8 bytes of each id, int32 [V], 0 for special ids; then any text survives the round trip. None if
     ids have no fixed bytes, since the tokenizer rewrites text.
-    continues: whether an id continues the word of the id before it, bool [V]. None if unknown.
+    continues: whether an id continues the word of the id before it by the tokenizer's own marks, bool [V]. None if
+    unknown. texts: UTF-8 bytes of each id without such marks, empty for special ids (see `word_starts`).
     """
 
     byte_lengths: np.ndarray | None = None
     continues: np.ndarray | None = None
+    texts: Sequence[bytes] = ()
 
     def __init__(self, vocab_size: int, special: Mapping[str, int], fingerprint: str, sentinels: tuple[int, ...] = ()):
         self.vocab_size, self.special, self.fingerprint, self.sentinels = vocab_size, special, fingerprint, sentinels
@@ -157,7 +159,7 @@ class ByteExact(Tokenizer):
 
     def __init__(self, token_bytes: Sequence[bytes], *names):
         super().__init__(len(token_bytes), *names)
-        self._bytes = list(token_bytes)
+        self.texts = list(token_bytes)
         self.byte_lengths = np.array([len(data) for data in token_bytes], np.int32)
         self.continues = np.array([bool(data) and not data[:1].isspace() for data in token_bytes])
 
@@ -165,7 +167,7 @@ class ByteExact(Tokenizer):
         """Bytes of one id; 0xFF, which no UTF-8 text has and decodes to U+FFFD, for one beyond the vocabulary."""
         if not 0 <= token < self.vocab_size:
             return b"\xff"
-        return self._bytes[token] if token < self._added else b""
+        return self.texts[token] if token < self._added else b""
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`. Special ids have none; bytes that are not UTF-8 become U+FFFD."""

@@ -96,19 +96,24 @@ def _unknown(spec: dict, model) -> int | None:
     return spec["model"].get("unk_id", model.token_to_id(spec["model"].get("unk_token") or ""))
 
 
-def _continues(spec: dict, model, special: Mapping[str, int]) -> np.ndarray | None:
-    """Ids that continue a word: those with WordPiece's prefix, or those without SentencePiece's space."""
-    vocabulary, continues = model.get_vocab(with_added_tokens=False), np.zeros(_size(model), bool)
-    if spec["model"]["type"] == "WordPiece":
-        prefix = spec["model"]["continuing_subword_prefix"]
-        continues[[i for token, i in vocabulary.items() if token.startswith(prefix)]] = True
-    elif any(token.startswith(META_SPACE) for token in vocabulary):
-        continues[[i for token, i in vocabulary.items() if not token.startswith(META_SPACE)]] = True
-        # Special tokens have no space and begin a word all the same.
-        continues[[*special.values(), *(token["id"] for token in spec["added_tokens"])]] = False
-    else:
-        return None
-    return continues
+def _words(spec: dict, model, special: Mapping[str, int]) -> tuple[np.ndarray | None, list[bytes]]:
+    """`continues` and `texts`, by WordPiece's prefix of continuing ids or SentencePiece's space of others."""
+    vocabulary = model.get_vocab(with_added_tokens=False)
+    apart = {*special.values(), *(token["id"] for token in spec["added_tokens"])}  # they begin words, without marks
+    is_wordpiece = spec["model"]["type"] == "WordPiece"
+    if not is_wordpiece and not any(token.startswith(META_SPACE) for token in vocabulary):
+        return None, []
+    continues, texts = np.zeros(_size(model), bool), [b""] * _size(model)
+    prefix = spec["model"]["continuing_subword_prefix"] if is_wordpiece else META_SPACE
+    fallback = re.compile("<0x([0-9A-F]{2})>" if spec["model"].get("byte_fallback") else "(?!)")
+    for token, i in vocabulary.items():
+        if is_wordpiece or i not in apart:
+            continues[i] = token.startswith(prefix) == is_wordpiece
+        if i not in apart:
+            byte = fallback.fullmatch(token)
+            text = token.removeprefix(prefix) if is_wordpiece else token.replace(prefix, " ")
+            texts[i] = bytes.fromhex(byte[1]) if byte else text.encode("utf-8")
+    return continues, texts
 
 
 def _size(model) -> int:
@@ -161,7 +166,7 @@ class RewritingHuggingFace(Rewriting):
     def __init__(self, model, spec: dict, unknown: str, *names):
         super().__init__(_size(model), *names)
         self._model, self._unknown = model, unknown
-        self.continues = _continues(spec, model, self.special)
+        self.continues, self.texts = _words(spec, model, self.special)
         self._unknown_id = _unknown(spec, model)
         if unknown and self._unknown_id is None:
             raise DataError(f"tokenizer.unknown={unknown}: the tokenizer has no unknown token. Set it to nothing.")

@@ -107,6 +107,7 @@ class RewritingSentencePiece(Rewriting):
         super().__init__(len(proto.pieces), *names)
         self._model = model
         self.continues = np.array([p.type in TEXT and not p.piece.startswith(META_SPACE) for p in proto.pieces])
+        self.texts = list(map(_bytes_of, proto.pieces))
 
     def encode(self, text: str) -> np.ndarray:
         return self._model.encode(text, out_type="numpy")

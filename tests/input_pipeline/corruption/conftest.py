@@ -25,6 +25,7 @@ class Vocabulary:
     )
     sentinels: tuple = tuple(range(999, 899, -1))
     continues: np.ndarray | None = None
+    texts: tuple = ()
     end_id: int | None = 5
     pieces: dict = field(default_factory=dict)
 
