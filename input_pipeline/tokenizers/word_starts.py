@@ -25,7 +25,8 @@ WITHOUT_SPACES = (
     *((0xFF01, 0xFF0F), (0xFF1A, 0xFF20), (0xFF3B, 0xFF40)),  # full-width punctuation
     (0xFF5B, 0xFF9F),  # the same, half-width Katakana
     (0x11700, 0x1174F),  # Ahom
-    (0x1AFF0, 0x1B16F),  # Kana Extended and Supplement
+    (0x16FE0, 0x18DFF),  # Tangut, Khitan
+    (0x1AFF0, 0x1B2FF),  # Kana Extended and Supplement, Nushu
     (0x20000, 0x3FFFF),  # the planes of ideographs
 )
 MARKED = ((0x300, 0x1FFFF), (0xE0100, 0xE01EF))  # code points that are searched for marks
