@@ -28,7 +28,7 @@ from absl import logging
 
 from benchmarks import report
 from benchmarks.soak import difference, leaves, truncate
-from launch.local import WAIT_FOR_DEVICES, free_port
+from launch.local import free_port, place
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 24
@@ -97,18 +97,17 @@ class Job:
         logs.mkdir(parents=True, exist_ok=True)
         attempt = len(list(logs.iterdir())) // processes
         self.logs = [logs / f"{attempt}-process-{index}.log" for index in range(processes)]
-        # Programs run for a second: without optimisation they compile in a quarter of the time.
-        flags = f"--xla_force_host_platform_device_count=2 {WAIT_FOR_DEVICES} --xla_backend_optimization_level=0"
-        variables = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
-        variables |= {"LONGHAUL_COORDINATOR": f"127.0.0.1:{free_port()}", "LONGHAUL_PROCESSES": str(processes)}
-        self.processes = []
+        coordinator, self.processes = f"127.0.0.1:{free_port()}", []
         Job.running.append(self)
         for index, path in enumerate(self.logs):
+            variables = place(index, processes, coordinator, devices=2)
+            # Programs run for a second: without optimisation they compile in a quarter of the time.
+            variables["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
             with path.open("wb") as out:
                 process = subprocess.Popen(
                     [sys.executable, *program, *arguments],
                     cwd=ROOT,
-                    env=os.environ | variables | {"LONGHAUL_PROCESS": str(index)},
+                    env=os.environ | variables,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.STDOUT,

@@ -176,7 +176,7 @@ def pytorch(text: str, compiled: bool):
         with torch.no_grad():
             return statistics.fmean(float(model(*put(rows))) for rows in evaluation_batches(text))
 
-    return {"update": steps.torch_updates(next_loss, list(model.parameters()), optimizer), "loss": loss}
+    return {"update": steps.torch_updates(next_loss, model.parameters(), optimizer), "loss": loss}
 
 
 def learning_rates() -> list[float]:

@@ -44,6 +44,8 @@ def torch_updates(loss: Callable, parameters, optimizer) -> Callable:
     """Function that makes some updates of PyTorch, clipped at 1, and returns the last loss."""
     import torch
 
+    parameters = list(parameters)  # a model gives a generator, which is empty after one update
+
     def step(times: int = 1) -> float:
         for _ in range(times):
             value = loss()

@@ -158,17 +158,10 @@ def test_tpu_pod():
         ],
         [*gcloud, "queued-resources", "delete", "pod", zone, "--force", "--quiet"],
     ]
-    stop = command_lines(dry_run("tpu_pod", "--tpu=pod", "--zone=us-east5-a", "--stop", "--delete", "--dry-run"))
+    stop = command_lines(dry_run("tpu_pod", "--tpu=pod", zone, "--stop", "--delete", "--dry-run"))
+    own = f"--command=exec bash -c {shlex.quote(STOP)} longhaul pod"
     assert stop == [
-        [
-            *gcloud,
-            "tpu-vm",
-            "ssh",
-            "pod",
-            zone,
-            "--worker=all",
-            f"--command=exec bash -c {shlex.quote(STOP)} longhaul pod",
-        ],
+        [*gcloud, "tpu-vm", "ssh", "pod", zone, "--worker=all", own],
         [*gcloud, "tpu-vm", "delete", "pod", zone, "--quiet"],
     ]
 

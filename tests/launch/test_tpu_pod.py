@@ -89,7 +89,6 @@ def test_bring_up_leaves_a_stopped_pod_alone():
 @pytest.mark.parametrize(
     ("pod", "options"),
     [
-        ("v5p:2x2x1", ["--accelerator-type=v5p-8"]),
         ("v5p:16x16x24", ["--accelerator-type=v5p-12288"]),
         ("v5e:8x16", ["--accelerator-type=v5litepod-128"]),
         ("v6e:2x4", ["--accelerator-type=v6e-8"]),
