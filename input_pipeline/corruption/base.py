@@ -72,6 +72,9 @@ class Objective:
         evaluation the row alone.
         """
 
+    def count_predicted(self, batch: Mapping[str, np.ndarray]) -> tuple[float, float] | None:
+        """(tokens that a batch predicts, tokens that the settings ask for); None if what is predicted is not drawn."""
+
     def prompts(self, texts: Sequence[str]) -> Prompts:
         """Start of decoding for `texts`. Errors: DataError if the objective trains no generation."""
         raise DataError(f"objective.kind={self.kind}: the model does not generate text. Train with causal or spans.")

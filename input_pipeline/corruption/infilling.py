@@ -75,19 +75,32 @@ class Infilling(Seq2Seq):
 
     def corrupt(self, keys: np.ndarray, ids: np.ndarray, inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Noised texts as the encoder reads them: ids int32 [n, R], and whether each place is used, bool [n, R]."""
-        section, share = self.section, self.section["share"]
+        section = self.section
         if section["permutation"]:
             sentences = number_sentences(self.stops[ids], inside)
             order = permute_sentences(keys, sentences, inside, section["permutation"])
             ids = np.take_along_axis(ids, order, axis=1)
-        if section["noise"] == "infilling":
-            begins = self.word_starts(ids)
-            text = infill(keys, ids, inside, begins, share, section["mean_span"])
-        else:
-            text = {"masking": mask_tokens, "deletion": delete_tokens}[section["noise"]](keys, ids, inside, share)
+        text = self.noise(keys, ids, inside)
         if section["rotation"]:
             text = rotate(keys, text, section["rotation"])
         return write_masks(keys, text, self.mask_id, self.tokenizer.vocab_size, section["random"]), text.inside
+
+    def noise(self, keys: np.ndarray, ids: np.ndarray, inside: np.ndarray) -> "Noised":
+        """Texts with a share of their words or tokens hidden or deleted."""
+        section, share = self.section, self.section["share"]
+        if section["noise"] == "infilling":
+            begins = self.word_starts(ids)
+            return infill(keys, ids, inside, begins, share, section["mean_span"])
+        return {"masking": mask_tokens, "deletion": delete_tokens}[section["noise"]](keys, ids, inside, share)
+
+    def count_predicted(self, batch: Mapping[str, np.ndarray]) -> tuple[float, float]:
+        """Tokens that the encoder does not read, of the targets noised once more: their number is drawn for any key."""
+        # Without what frames the text: ids before it, and one behind it.
+        first = len(self.front)
+        ids, inside = batch["targets"][:, first:-1], batch["segments"][:, first + 1 :] > 0
+        text = self.noise(np.arange(len(inside)), ids, inside)
+        kept = np.count_nonzero(text.inside & ~text.hidden)
+        return np.count_nonzero(inside) - kept, self.section["share"] * np.count_nonzero(inside)
 
     def _frame(self, batch, slots, side, ids, inside, *, has_text: np.ndarray, back: np.ndarray) -> np.ndarray:
         """Writes texts between `front` and `back` (int32 [n, k]); returns the used places, bool [n, T].

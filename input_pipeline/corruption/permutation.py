@@ -77,6 +77,10 @@ class PermutationLM(Objective):
         batch["segments"][slots], batch["positions"][slots] = 1, np.arange(raw.ids.shape[1])
         batch["backward"][slots] = raw.backward
 
+    def count_predicted(self, batch: Mapping[str, np.ndarray]) -> tuple[float, float]:
+        rows = np.count_nonzero(batch["segments"].any(1))
+        return np.count_nonzero(batch["weights"]), self.predictions * rows
+
     def choose(self, keys: np.ndarray, raw: RawSegments) -> np.ndarray:
         """Places drawn for prediction, functional ones included: bool [n, R]."""
         back, chosen = raw.backward[:, None], []

@@ -128,6 +128,8 @@ def build_run(
     texts = {f"the text of {split}": corpus.stream(split).identity for split in corpus.splits}
     remedy = "let all of them read the same text with the same tokenizer"
     assert_equal_on_hosts({"the tokenizer": corpus.tokenizer.fingerprint} | texts, remedy)
+    if training and begins:
+        corpus.check_predicted(config.seed, config.train.batch_size, report)
     if others.teacher:
         spec.set_frozen(others.teacher.read(spec.frozen_shapes()))
     return RunParts(config, spec, corpus, others.teacher)

@@ -146,6 +146,14 @@ def test_copied_validation_text(mistake, tmp_path):
     assert "data.validation" in mistake(small(data__train=one, data__validation=two))
 
 
+def test_words_longer_than_rows(mistake, tmp_path):
+    (tmp_path / "long.txt").write_text("abcd" * 9000)
+    keys = {"data.train": f"text:{tmp_path}/long.txt", "data.layout": "concat", "data.sentences": "", "data.length": 32}
+    keys |= {"tokenizer.kind": "bytes", "objective.candidates": "text", "objective.whole_words": True}
+    words = ["train", "--config=configs/roberta.py:mini_stdlib", "--workdir=NEW"]
+    assert "objective.kind" in mistake([*words, *(f"--config.{key}={value}" for key, value in keys.items())])
+
+
 @pytest.mark.parametrize("command", ["import", "export"])
 def test_import_and_export_run_in_one_process(mistake, monkeypatch, command):
     for name, value in (("COORDINATOR", "127.0.0.1:1234"), ("PROCESSES", "2"), ("PROCESS", "0")):
