@@ -250,8 +250,8 @@ class Corpus:
         counts = [self._objective.count_predicted(batch) for batch in batches]
         if None in counts:
             return
-        tokens = sum(np.count_nonzero(batch["segments"]) for batch in batches)
-        (found, asked), rows = np.sum(counts, axis=0) / max(tokens, 1), len(batches) * min(wanted, batch_size)
+        *shares, tokens = np.sum(counts, axis=0)
+        (found, asked), rows = np.array(shares) / max(tokens, 1), len(batches) * min(wanted, batch_size)
         kind, setting = self._objective.kind, self._objective.needs_words
         remedy = f"Unset objective.{setting}" if setting.startswith("whole_words") else "Look at the text of data.train"
         if asked and not found:

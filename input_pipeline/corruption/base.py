@@ -72,8 +72,8 @@ class Objective:
         evaluation the row alone.
         """
 
-    def count_predicted(self, batch: Mapping[str, np.ndarray]) -> tuple[float, float] | None:
-        """(tokens that a batch predicts, tokens that the settings ask for); None if what is predicted is not drawn."""
+    def count_predicted(self, batch: Mapping[str, np.ndarray]) -> tuple[float, float, int] | None:
+        """(tokens that a batch predicts, that the settings ask for, all); None if what is predicted is not drawn."""
 
     def prompts(self, texts: Sequence[str]) -> Prompts:
         """Start of decoding for `texts`. Errors: DataError if the objective trains no generation."""

@@ -93,14 +93,14 @@ class Infilling(Seq2Seq):
             return infill(keys, ids, inside, begins, share, section["mean_span"])
         return {"masking": mask_tokens, "deletion": delete_tokens}[section["noise"]](keys, ids, inside, share)
 
-    def count_predicted(self, batch: Mapping[str, np.ndarray]) -> tuple[float, float]:
+    def count_predicted(self, batch: Mapping[str, np.ndarray]) -> tuple[float, float, int]:
         """Tokens that the encoder does not read, of the targets noised once more: their number is drawn for any key."""
         # Without what frames the text: ids before it, and one behind it.
         first = len(self.front)
         ids, inside = batch["targets"][:, first:-1], batch["segments"][:, first + 1 :] > 0
         text = self.noise(np.arange(len(inside)), ids, inside)
-        kept = np.count_nonzero(text.inside & ~text.hidden)
-        return np.count_nonzero(inside) - kept, self.section["share"] * np.count_nonzero(inside)
+        tokens, kept = np.count_nonzero(inside), np.count_nonzero(text.inside & ~text.hidden)
+        return tokens - kept, self.section["share"] * tokens, tokens
 
     def _frame(self, batch, slots, side, ids, inside, *, has_text: np.ndarray, back: np.ndarray) -> np.ndarray:
         """Writes texts between `front` and `back` (int32 [n, k]); returns the used places, bool [n, T].

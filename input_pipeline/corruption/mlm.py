@@ -124,11 +124,11 @@ class MaskedLM(Objective):
             return np.floor(share * lengths + rng.uniform(keys, NUMBER, 1)[:, 0])
         return np.maximum(1, np.rint(share * lengths))  # halves to even
 
-    def count_predicted(self, batch: Mapping[str, np.ndarray]) -> tuple[float, float]:
+    def count_predicted(self, batch: Mapping[str, np.ndarray]) -> tuple[float, float, int]:
         lengths = np.count_nonzero(batch["segments"], axis=1)
         least = np.minimum(lengths, self.section["rounding"] == "nearest")  # which predicts at least one
         asked = np.minimum(self.max_predictions, np.maximum(least, self.section["share"] * lengths))
-        return np.count_nonzero(batch["weights"]), asked.sum()
+        return np.count_nonzero(batch["weights"]), asked.sum(), lengths.sum()
 
     def hide(self, keys: np.ndarray, ids: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """`ids` [n, R] with the `chosen` ones replaced, each on its own: by the mask, a random id, or itself."""

@@ -77,9 +77,9 @@ class PermutationLM(Objective):
         batch["segments"][slots], batch["positions"][slots] = 1, np.arange(raw.ids.shape[1])
         batch["backward"][slots] = raw.backward
 
-    def count_predicted(self, batch: Mapping[str, np.ndarray]) -> tuple[float, float]:
-        rows = np.count_nonzero(batch["segments"].any(1))
-        return np.count_nonzero(batch["weights"]), self.predictions * rows
+    def count_predicted(self, batch: Mapping[str, np.ndarray]) -> tuple[float, float, int]:
+        tokens = np.count_nonzero(batch["segments"])
+        return np.count_nonzero(batch["weights"]), self.predictions * tokens / batch["segments"].shape[1], tokens
 
     def choose(self, keys: np.ndarray, raw: RawSegments) -> np.ndarray:
         """Places drawn for prediction, functional ones included: bool [n, R]."""

@@ -65,10 +65,10 @@ class ReplacedTokens(Objective):
         # The top 31 bits: a non-negative int32, as JAX folds it into its key.
         batch["draw"][slots] = (numbers(keys, DRAW, 1)[:, 0] >> np.uint64(33)).astype(np.int32)
 
-    def count_predicted(self, batch: Mapping[str, np.ndarray]) -> tuple[float, float]:
+    def count_predicted(self, batch: Mapping[str, np.ndarray]) -> tuple[float, float, int]:
         lengths = np.count_nonzero(batch["segments"], axis=1)
         asked = np.maximum(np.minimum(lengths, 1), self.section["share"] * lengths)
-        return np.count_nonzero(batch["weights"]), asked.sum()
+        return np.count_nonzero(batch["weights"]), asked.sum(), lengths.sum()
 
     def draw_places(self, keys: np.ndarray, raw: Raw, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(places, whether used) of `count` slots a row: int64 and bool [n, count]; unused slots are at place 0.

@@ -48,7 +48,7 @@ def test_share_of_every_objective(corpus, case, join):
     said = []
     made.check_predicted(3, 8, said.append)
     batch = made._numbered(3, 64, np.arange(64))[0]
-    found, asked = made._objective.count_predicted(batch)
+    found, asked, _ = made._objective.count_predicted(batch)
     assert not said and asked > 100
     assert found == pytest.approx(asked, rel=0.15)
     if case == "deletion":
