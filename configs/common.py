@@ -195,6 +195,9 @@ def base() -> dict:
             layout="concat",  # concat (joined, cut), packed (no leaks), stream, document, pairs, halves, ...
             length=count(1024),  # T, tokens of a training row
             shuffle=True,  # a new order of rows each epoch
+            on_bad_record="stop",  # stop, or skip records without usable text (<workdir>/bad_records.txt)
+            bad_records=share(0.01),  # largest share of a source's records that may be skipped
+            replace_surrogates=False,  # U+FFFD in place of lone surrogates in JSON, which are no text
             store="",  # folder of the token store; empty means <workdir>/data
             workers=non_negative(0, below=2**10),  # reader processes per host; 0 reads in threads of the trainer
             prefetch=count(4),  # batches to prefetch

@@ -15,12 +15,12 @@ from input_pipeline.batching.eval import EvalRows, Evaluation, Task
 from input_pipeline.batching.mixture import mixing_weights
 from input_pipeline.batching.train import BatchContext, MixedBatches, SegmentBatches, StreamBatches
 from input_pipeline.errors import DataError
-from input_pipeline.io import Folders
+from input_pipeline.io import Folders, replace, writable
 from input_pipeline.packing.build import RowBuilder, count_examples
 from input_pipeline.packing.concat import count_targets
 from input_pipeline.packing.index_cache import IndexCache, count_tokens
 from input_pipeline.sources.base import Document, Source, to_bytes
-from input_pipeline.sources.parser import parse
+from input_pipeline.sources.parser import parse_data
 from input_pipeline.splits import Part
 from input_pipeline.token_store import build
 from input_pipeline.token_store.build import Workers
@@ -34,6 +34,7 @@ from input_pipeline.tokenizers.base import Tokenizer
 # than a third (coins: 15% of 512 tokens are 77 +- 8), and a second for the longest rows.
 FIRST_ROWS, FIRST_TOKENS = 64, 1 << 15
 FAR = 2  # BERT's 15% halved or doubled gives another model (Wettig et al. 2022, "Should You Mask 15%?")
+BAD_RECORDS = "bad_records.txt"  # in the work folder: the first records that were skipped
 EVAL_SEED = 0  # of corruption in evaluation: the same in every run, so that runs compare
 
 
@@ -71,7 +72,12 @@ def prepare(
     validate.check_ends(opened, data, report)
 
     cache = IndexCache(validate.store_root(data, folders.data), scratch, report, read_all)
-    by_split = _open_splits(sources, share, opened, data, folders, report, read_all=read_all, workers=workers)
+    how = {"read_all": read_all, "workers": workers}
+    by_split, skipped = _open_splits(sources, share, opened, data, folders, report, **how)
+    path = folders.tokenizer.parent / BAD_RECORDS
+    if skipped and not (path.is_file() and path.read_text(encoding="utf-8") == skipped):
+        with writable(path.parent, "data.on_bad_record"), replace(path) as partial:
+            partial.write_text(skipped, encoding="utf-8")
     splits.check_copies(by_split)
     return Corpus(data, objective, opened, by_split, cache)
 
@@ -92,13 +98,14 @@ def prepare_given(
     They are tokenised into the folder `root`; the run's own text need not exist.
     """
     data = {**data, "store": root, "weights": ()}
-    found = parse(given, "--data", data["image"])
+    found = parse_data(data, given, "--data")
     opened = open_tokenizer(folders.tokenizer)
     accept(opened)
     validate.check_ends(opened, data, report)
     validate.check_sources(found, data, objective, corruption.build(objective))
     cache = IndexCache(Path(root), scratch=None, report=report, read_all=False)
-    return Corpus(data, objective, opened, _open_splits({given: found}, 0.0, opened, data, folders, report), cache)
+    by_split, _ = _open_splits({given: found}, 0.0, opened, data, folders, report)
+    return Corpus(data, objective, opened, by_split, cache)
 
 
 def _open_splits(
@@ -109,9 +116,12 @@ def _open_splits(
     folders: Folders,
     report,
     **how,
-) -> dict[str, list[Part]]:
-    """Opens the token stores of sources, by split; those of training text are divided by the holdout `share`."""
-    by_split, sentences = {}, data["sentences"]
+) -> tuple[dict[str, list[Part]], str]:
+    """Opens the token stores of sources, by split; those of training text are divided by the holdout `share`.
+
+    Also returns lines about the records that they skipped.
+    """
+    by_split, skipped, sentences = {}, [], data["sentences"]
     for name, found in sources.items():
         holdout = share if name == "train" else 0.0
         for source in found:
@@ -119,10 +129,14 @@ def _open_splits(
             store = build.open_or_build(
                 source, tokenizer, folders.tokenizer, folder, holdout, report, sentences=sentences, **how
             )
+            if "bad" in store.manifest:
+                bad, records = build.count_bad(store.manifest["parts"])
+                report(f"warning: {bad:,} of {records:,} records of {source.spec} are skipped (data.on_bad_record)")
+                skipped += [f"{source.spec}: {bad:,} of {records:,} records, the first:", *store.manifest["bad"]]
             # One store holds both splits of a source, divided by a hash of each document.
             for split, to in ((KEPT, name), (HELD, "validation")) if holdout else ((KEPT, name),):
                 by_split.setdefault(to, []).append(Part(source, split, holdout, Stream(store.shards(split))))
-    return by_split
+    return by_split, "".join(f"{line}\n" for line in skipped)
 
 
 def has_tokenizer(folder: Path) -> bool:

@@ -53,7 +53,7 @@ def check(
         source.files()
         # One record is read: a wrong field shows before hours of tokenising.
         for span in itertools.islice(source.spans(FIRST), source.records):
-            next(source.documents(span), None)
+            next(source.good_documents(span), None)
     # Files that are gone did not overlap when they were tokenised.
     with contextlib.suppress(*[] if missing else [OSError]):
         check_overlap(named)
@@ -67,7 +67,7 @@ def check_settings(
     task = corruption.build(objective)
     _check_layout(data, tokenizer, task)
     check_length("data.length", data["length"], task)
-    named = {name: parser.parse(data[name], f"data.{name}", data["image"]) for name in SPLITS if data[name]}
+    named = {name: parser.parse_data(data, data[name], f"data.{name}") for name in SPLITS if data[name]}
     if "train" not in named:
         raise DataError("data.train is empty. Name a source, such as stdlib or text:/books/*.txt.")
     if data["layout"] != "stream":
@@ -93,6 +93,7 @@ def _check_layout(data: Mapping, tokenizer: Mapping, task: Objective) -> None:
         (sentences in ("", "lines"), f"sentences={sentences}: must be lines or empty."),
         (sentences or layout not in OF_SENTENCES, f"layout={layout}: needs sentences. Set data.sentences=lines."),
         (layout != "stream" or not mixed, "layout=stream: does not mix. Unset data.weights, temperature and cap."),
+        (data["on_bad_record"] in ("stop", "skip"), f"on_bad_record={data['on_bad_record']}: must be stop or skip."),
         (not image or tokenizer["kind"] == "bytes", f"image={image}: needs tokenizer.kind=bytes. Set it."),
     )
     for holds, problem in rules:
@@ -166,6 +167,7 @@ def store_folder(source: Source, share: float, data: Mapping, root: Path) -> Pat
     # A readable start, then a hash of all that changes what the store holds.
     name = re.sub(r"[^\w.]+", "-", source.spec).strip("-.")[:40]
     cut = [f"sentences={data['sentences']}"] if data["sentences"] else []
+    cut += ["surrogates=replaced"] if data["replace_surrogates"] else []
     whole = " ".join(map(str, (source.spec, share, *data["image"], *cut)))
     digest = hashlib.blake2b(whole.encode(errors="surrogatepass"), digest_size=4).hexdigest()
     return store_root(data, root) / f"{name}-{digest}"

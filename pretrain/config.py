@@ -41,6 +41,8 @@ FREE = (
     *("model.scan", "model.remat", "model.attention_path"),
 )
 DROPOUT = "model.dropout"  # free as well: BART and mBART lower it during pretraining
+# Keys that older work folders lack; their defaults leave a run as it was.
+YOUNGER = ("data.on_bad_record", "data.bad_records", "data.replace_surrogates")
 OF_A_HOST = ("data.store", "data.workers", "data.prefetch")  # may differ between the processes of one run
 MAX_DIFFERENCES = 6  # keys that one message names
 
@@ -280,7 +282,18 @@ def saved(workdir: str, flag: str = "--workdir") -> ConfigDict:
     if "model_type" in content:
         fix = f"Run `pretrain import --folder={workdir} --workdir=NEW` first"
         raise UserError(f"{flag}={workdir}: a Hugging Face model. {fix}.")
-    return with_overrides(ConfigDict(as_tuples(content)), (), source=str(path))
+    return with_overrides(_with_new_keys(ConfigDict(as_tuples(content))), (), source=str(path))
+
+
+def _with_new_keys(config: ConfigDict) -> ConfigDict:
+    """`config`, with the defaults of those YOUNGER keys that its run did not know."""
+    known = common.base()
+    for section, kinds in OF_A_KIND.items():
+        if (kind := config.get(section, {}).get("kind")) in kinds:
+            known[section] = kinds[kind]()
+    missing = {key: value for key, value in flat(known).items() if key in YOUNGER and key not in flat(config)}
+    config.update_from_flattened_dict(missing)
+    return config
 
 
 def check_folder(workdir: str) -> None:

@@ -5,12 +5,14 @@ import itertools
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from input_pipeline.errors import DataError
 from input_pipeline.io import is_remote
 
 CHUNK = 1 << 20  # characters at most; tokenizers take time and memory in proportion
+LISTED = 20  # bad records that are listed
 
 
 class Document(NamedTuple):
@@ -46,6 +48,27 @@ class Span(NamedTuple):
     size: int  # approximate bytes, by which work is divided
 
 
+class BadRecord(NamedTuple):
+    """A record without usable text, in place of its document."""
+
+    path: str  # or what else says where it is
+    problem: str
+    offset: int | None = None  # byte of the file at which it begins
+
+
+@dataclass
+class BadRecords:
+    """The number of bad records, and the first of them."""
+
+    count: int = 0
+    first: list[BadRecord] = field(default_factory=list)
+
+    def add(self, record: BadRecord) -> None:
+        self.count += 1
+        if len(self.first) < LISTED:
+            self.first.append(record)
+
+
 class File(NamedTuple):
     """One file of a source, as the token store's manifest records it."""
 
@@ -67,6 +90,7 @@ class Source:
     code: str = ""  # control code that its rows begin with
     language: str = ""  # of all its text
     records: bool = False  # whether it reads records, with text or an image at named fields
+    bad_records: float = 0.0  # largest share of records without usable text that are skipped; 0: none
     start: int = 0  # bytes of each file that are read
     end: int | None = None
     origin = ""  # version of the interpreter, for sources whose files differ with it
@@ -82,8 +106,26 @@ class Source:
     def spans(self, target: int) -> Iterator[Span]:
         """Everything there is to read, in order, in spans of about `target` bytes where possible."""
 
-    def documents(self, span: Span) -> Iterator[Document]:
-        """The documents of one span, in order. Errors: DataError for unusable text, with its place."""
+    def documents(self, span: Span) -> Iterator[Document | BadRecord]:
+        """The documents of one span, in order. Errors: DataError for unusable text that is no record of its own."""
+
+    def good_documents(self, span: Span, bad: BadRecords | None = None) -> Iterator[Document]:
+        """The documents of one span; `bad` counts the records that are skipped. Errors: DataError if none may be."""
+        for document in self.documents(span):
+            if isinstance(document, Document):
+                yield document
+            elif not self.bad_records:
+                raise DataError(f"{self.describe(document)} Or set data.on_bad_record=skip.")
+            elif bad is not None:
+                bad.add(document)
+
+    def describe(self, bad: BadRecord) -> str:
+        """Where a record is, and its problem."""
+        return f"{bad.path} {bad.problem}"
+
+    def replacing_surrogates(self) -> "Source":
+        """The source with U+FFFD in place of lone surrogates."""
+        return self
 
     def dividing(self, holdout: float) -> "Source":
         """The source as read if the share `holdout` of its documents is held out."""

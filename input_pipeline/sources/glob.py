@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from input_pipeline.errors import DataError
 from input_pipeline.io import FileInfo, glob_store, info, is_remote
 from input_pipeline.sources import images, records, text
-from input_pipeline.sources.base import Document, File, Source, Span, absolute, hash_to_unit
+from input_pipeline.sources.base import BadRecord, Document, File, Source, Span, absolute, hash_to_unit
 
 READERS = {  # by the options document and line_ends
     ("file", "kept"): text.whole_file,
@@ -27,7 +27,7 @@ class Files(Source):
     """Text, JSON lines or images in the files that match a glob."""
 
     path: str  # an absolute glob; what exists by its very name is taken literally
-    read: Callable[[Span], Iterator[Document]]
+    read: Callable[[Span], Iterator[Document | BadRecord]]
     splits: bool  # whether a file can be read in several spans
 
     @classmethod
@@ -109,6 +109,15 @@ class Files(Source):
         divided = functools.partial(text.divided_file, holdout=holdout, read=self.read)
         return dataclasses.replace(self, read=divided)
 
+    def describe(self, bad: BadRecord) -> str:
+        # Lines are counted only for a message, which reads the file from its beginning.
+        number = text.line_number(bad.path, bad.offset)
+        return f"{bad.path}, line {number} {bad.problem}"
+
+    def replacing_surrogates(self) -> "Files":
+        """Of JSON: other text has no escapes that could name one."""
+        return dataclasses.replace(self, read=functools.partial(self.read, replace=True)) if self.records else self
+
     def spans(self, target: int) -> Iterator[Span]:
         self.files()  # raises if there is none
         for path, (size, _) in self._find().items():
@@ -121,5 +130,5 @@ class Files(Source):
             for start in range(self.start, end, target):
                 yield Span(path, name, start, min(start + target, end), min(target, end - start))
 
-    def documents(self, span: Span) -> Iterator[Document]:
+    def documents(self, span: Span) -> Iterator[Document | BadRecord]:
         return self.read(span)

@@ -4,7 +4,7 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from input_pipeline.errors import DataError
 from input_pipeline.sources.base import Source
@@ -37,6 +37,13 @@ def parse(text: str, key: str, image: Sequence[int] = ()) -> list[Source]:
     if len(set(specs)) < len(specs):
         raise DataError(f"{key}='{text}' names a source twice. Name it once and set data.weights.")
     return [_parse_one(spec, key, tuple(image)) for spec in specs]
+
+
+def parse_data(data: Mapping, text: str, key: str) -> list[Source]:
+    """The sources of `text` as `data`, the section of the config, has them read. Errors: DataError."""
+    limit = data["bad_records"] if data["on_bad_record"] == "skip" else 0.0
+    found = [dataclasses.replace(source, bad_records=limit) for source in parse(text, key, data["image"])]
+    return [source.replacing_surrogates() for source in found] if data["replace_surrogates"] else found
 
 
 def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> Source:

@@ -1,16 +1,17 @@
 """Records of named fields as documents: JSON lines, files that correspond line by line, and records of TFDS."""
 
 import functools
-import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from input_pipeline.errors import DataError
 from input_pipeline.io import info, open_path
-from input_pipeline.sources.base import Document, File, Source, Span, absolute, hash_to_unit
-from input_pipeline.sources.text import lines, open_bytes
+from input_pipeline.sources.base import BadRecord, Document, File, Source, Span, absolute, hash_to_unit
+from input_pipeline.sources.text import lines
 
 PLACEHOLDER = "{}"  # a field's name in the path of a `Parallel` source
 Reader = Callable[[object], Document]
@@ -48,36 +49,54 @@ def text_document(record: object, field: str) -> Document:
 
 def fields_document(record: object, fields: Sequence[str]) -> Document:
     """The texts at `fields` of a record, in this order; numbers and booleans as JSON writes them."""
-    pairs = [_text_and_bytes(value_at(record, field, str | bytes | int | float)) for field in fields]
+    pairs = [_text_and_bytes(value_at(record, field, str | bytes | int | float | Decimal)) for field in fields]
     return Document.from_texts(hash_to_unit(b"\0".join(data for _, data in pairs)), *(text for text, _ in pairs))
 
 
-def _text_and_bytes(value: str | bytes | float) -> tuple[str, bytes]:
+def _text_and_bytes(value: str | bytes | float | Decimal) -> tuple[str, bytes]:
     if isinstance(value, bytes):
         return value.decode("utf-8"), value
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = str(value) if isinstance(value, str | Decimal) else json.dumps(value)
     return text, text.encode("utf-8")
 
 
-def json_documents(span: Span, read: Reader) -> Iterator[Document]:
-    """The document that `read` makes of each line's JSON object."""
+def json_documents(span: Span, read: Reader, replace: bool = False) -> Iterator[Document | BadRecord]:
+    """The document that `read` makes of each line's JSON object; `replace` replaces lone surrogates."""
     for offset, line in lines(span):
         if not line.strip():
             continue
         try:
             # Decoded first: of bytes, json would guess UTF-16 and UTF-32 too.
-            document = read(json.loads(line.decode("utf-8").removeprefix("\ufeff")))
-        except ValueError as error:  # of UTF-8, JSON, or its fields
-            number = _line_number(span.path, offset)
-            raise DataError(f"{span.path}, line {number} is no usable object: {error}") from error
+            record = JSON.decode(line.decode("utf-8").removeprefix("\ufeff"))
+            # Only escapes can name a surrogate: as bytes it is no UTF-8.
+            document = read(_replace_surrogates(record) if replace and b"\\u" in line else record)
+        except UnicodeEncodeError:
+            document = BadRecord(span.path, "has a lone surrogate. Set data.replace_surrogates=True.", offset)
+        except (ValueError, RecursionError) as error:  # of UTF-8, JSON, its depth, or its fields
+            document = BadRecord(span.path, f"is no usable object: {str(error).rstrip('.')}.", offset)
         yield document
 
 
-def _line_number(path: str, offset: int) -> int:
-    """The number of the line that begins at byte `offset`: counted only for a message."""
-    with open_bytes(path, 0) as stream:
-        ends = itertools.accumulate(map(len, stream))
-        return next((number for number, end in enumerate(ends, start=1) if end > offset), 0)
+def _whole_number(digits: str) -> int | Decimal:
+    """A number of any length: Python's limit is 4,300 digits by default, JSON has none."""
+    try:
+        return int(digits)
+    except ValueError:
+        return Decimal(digits)
+
+
+JSON = json.JSONDecoder(parse_int=_whole_number)
+
+
+def _replace_surrogates(value: object) -> object:
+    """`value` with U+FFFD in place of each lone surrogate in its texts."""
+    if isinstance(value, str):
+        return re.sub("[\ud800-\udfff]", "\ufffd", value)
+    if isinstance(value, list):
+        return [_replace_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _replace_surrogates(item) for name, item in value.items()}
+    return value
 
 
 @dataclass(frozen=True)
@@ -116,11 +135,12 @@ class Parallel(Source):
         files = [lines(Span(path, path, 0, None, 0)) for path in self._names()]
         number = 0
         try:
-            for found in zip(*files, strict=True):
-                number += 1
-                record = {field: line for field, (_, line) in zip(self.fields, found, strict=True)}
-                yield fields_document(record, self.fields)
-        except ValueError as error:  # files of unequal length, or text that is not UTF-8
-            raise DataError(
-                f"'{self.spec}', near line {number}: {error}. Give UTF-8 files of as many lines."
-            ) from error
+            for number, found in enumerate(zip(*files, strict=True), start=1):
+                try:
+                    texts = {field: line for field, (_, line) in zip(self.fields, found, strict=True)}
+                    document = fields_document(texts, self.fields)
+                except UnicodeDecodeError as error:
+                    document = BadRecord(f"'{self.spec}', line {number}", f"is not UTF-8 text ({error}). Convert it.")
+                yield document
+        except ValueError as error:  # files of unequal length
+            raise DataError(f"'{self.spec}', near line {number}: {error}. Give files of as many lines.") from error

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import gzip
 import io
+import itertools
 import os
 import sys
 import sysconfig
@@ -16,9 +17,10 @@ from typing import BinaryIO
 
 from input_pipeline.errors import DataError
 from input_pipeline.io import info, open_path
-from input_pipeline.sources.base import CHUNK, Document, File, Source, Span, hash_to_unit, split_chunks
+from input_pipeline.sources.base import CHUNK, BadRecord, Document, File, Source, Span, hash_to_unit, split_chunks
 
 COMPRESSED = (".gz", ".zst")  # read from their beginning only
+CONVERT = "Convert it with iconv -f ENCODING -t utf-8."
 PACKED = 1 << 12  # compressed bytes at a time: each may become tens of thousands
 
 
@@ -156,9 +158,7 @@ def _decoded(decode: Callable[[bytes], str], data: bytes, path: str, end: int) -
     except UnicodeDecodeError as error:
         # A decoder may have carried bytes of the block before.
         offset = end - len(error.object) + error.start
-        raise DataError(
-            f"{path} is not UTF-8 text at byte {offset}. Convert it with iconv -f ENCODING -t utf-8."
-        ) from None
+        raise DataError(f"{path} is not UTF-8 text at byte {offset}. {CONVERT}") from None
 
 
 def _character_start(path: str, offset: int) -> int:
@@ -183,12 +183,19 @@ def lines(span: Span) -> Iterator[tuple[int, bytes]]:
             offset += len(line)
 
 
-def line_documents(span: Span) -> Iterator[Document]:
+def line_number(path: str, offset: int) -> int:
+    """The number of the line that begins at byte `offset`."""
+    with open_bytes(path, 0) as stream:
+        ends = itertools.accumulate(map(len, stream))
+        return next((number for number, end in enumerate(ends, start=1) if end > offset), 0)
+
+
+def line_documents(span: Span) -> Iterator[Document | BadRecord]:
     """Each line that is not blank."""
     return (_document(span.path, offset, line) for offset, line in lines(span) if not _is_blank(line))
 
 
-def paragraph_documents(span: Span) -> Iterator[Document]:
+def paragraph_documents(span: Span) -> Iterator[Document | BadRecord]:
     """Each run of lines between blank ones. A paragraph belongs to the span of the blank line just before it."""
     inside, start, paragraph = span.start == 0, 0, []
     # A paragraph that begins in the span is read to its end, even beyond the span.
@@ -214,8 +221,11 @@ def _is_blank(line: bytes) -> bool:
     return not line.decode("utf-8", "replace").strip()
 
 
-def _document(path: str, offset: int, data: bytes) -> Document:
-    return Document.from_texts(hash_to_unit(data), _decoded(bytes.decode, data, path, offset + len(data)))
+def _document(path: str, offset: int, data: bytes) -> Document | BadRecord:
+    try:
+        return Document.from_texts(hash_to_unit(data), data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return BadRecord(path, f"is not UTF-8 text at byte {offset + error.start}. {CONVERT}", offset)
 
 
 @dataclass(frozen=True)

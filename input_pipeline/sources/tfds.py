@@ -13,7 +13,7 @@ import numpy as np
 from input_pipeline.errors import DataError
 from input_pipeline.io import info
 from input_pipeline.sources import images
-from input_pipeline.sources.base import Document, File, Source, Span
+from input_pipeline.sources.base import BadRecord, Document, File, Source, Span
 from input_pipeline.sources.records import parse_fields, reader
 
 
@@ -114,16 +114,17 @@ class TensorFlowDataset(Source):
             end = min(start + step, count)
             yield Span(self.name, self.split, start, end, total * (end - start) // count)
 
-    def documents(self, span: Span) -> Iterator[Document]:
-        records, read, index = self._records, reader(self.field, self.fields), span.start
-        try:
-            for index in range(span.start, span.end):
+    def documents(self, span: Span) -> Iterator[Document | BadRecord]:
+        records, read = self._records, reader(self.field, self.fields)
+        for index in range(span.start, span.end):
+            try:
                 if self.image:
-                    yield images.record_document(records[index], self.field, "it", self.image)
+                    document = images.record_document(records[index], self.field, "it", self.image)
                 else:
-                    yield read({name: _plain(value) for name, value in records[index].items()})
-        except ValueError as error:
-            raise DataError(f"'{self.spec}', record {index}: {error}") from error
+                    document = read({name: _plain(value) for name, value in records[index].items()})
+            except ValueError as error:
+                document = BadRecord(f"'{self.spec}', record {index}:", f"{str(error).rstrip('.')}.")
+            yield document
 
 
 def _plain(value: object) -> object:

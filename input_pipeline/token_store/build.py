@@ -5,14 +5,14 @@ import multiprocessing
 import pickle
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from input_pipeline.errors import DataError
 from input_pipeline.io import lock, read_json, remove_partial, writable, write_json
 from input_pipeline.processes import cores, die_with_parent, workers_start
-from input_pipeline.sources.base import File, Source, Span
+from input_pipeline.sources.base import LISTED, BadRecord, File, Source, Span
 from input_pipeline.token_store.store import MANIFEST, READ, SPLITS, Store
 from input_pipeline.token_store.writer import Job, describe, encode, record_path, text_digest
 from input_pipeline.tokenizers.base import Tokenizer
@@ -52,6 +52,7 @@ def open_or_build(
                     store = _build(source, saved, folder, settings, report, workers or processes())
     if store.manifest["tokenizer"] != tokenizer.fingerprint:
         raise DataError(f"data.store={folder} was made with another tokenizer. Choose a new folder, or delete it.")
+    _check_bad(source, store.manifest["parts"], len(store.manifest["parts"]))
     _check_unchanged(source, store, report)
     if read_all or store.bytes <= READ:
         store.check_content()
@@ -77,6 +78,9 @@ def _build(source: Source, saved: Path, folder: Path, settings: dict, report, wo
     _run([job for job in jobs if job.number not in records], records, report, workers)
     if not sum(record["splits"][split][0] for record in records.values() for split in SPLITS):
         raise DataError(f"'{source.spec}' has no text. Check the path and that its files are not empty.")
+    bad = [BadRecord(*found) for job in jobs for found in records[job.number].get("bad", (0, ()))[1]]
+    if bad:
+        plan |= {"bad": [source.describe(found) for found in bad[:LISTED]]}
     # The manifest makes the store complete; only then may the records of its parts go.
     write_json(folder / MANIFEST, plan | {"parts": [records[job.number] for job in jobs]})
     for job in jobs:
@@ -110,11 +114,32 @@ def _run(jobs: list[Job], records: dict[int, dict], report, workers: Workers) ->
     with contextlib.closing(workers(jobs)) as done:
         for number, record in done:
             records[number] = record
+            _check_bad(jobs[0].source, records.values(), total)
             tokens += sum(record["splits"][split][1] for split in SPLITS)
             elapsed = time.monotonic() - start
             if elapsed - reported > 5:
                 reported = elapsed
                 report(f"tokenising {spec}: {len(records)}/{total} parts, {tokens / elapsed:,.0f} tok/s")
+
+
+def _check_bad(source: Source, records: Collection[dict], parts: int) -> None:
+    """Raises DataError if more of a source's records are bad than it may skip.
+
+    records: of those of its `parts` that are done; the others are taken to have as many records, all usable.
+    """
+    bad, total = count_bad(records)
+    if bad > source.bad_records * total * parts / max(len(records), 1):
+        first = next(BadRecord(*found) for record in records for found in record.get("bad", (0, ()))[1])
+        raise DataError(
+            f"data.bad_records={source.bad_records}: {bad:,} of {total:,} records are bad, the first: "
+            f"{source.describe(first)} Raise it, with data.on_bad_record=skip."
+        )
+
+
+def count_bad(records: Collection[dict]) -> tuple[int, int]:
+    """(bad records, all records) of parts of a store."""
+    bad = sum(record.get("bad", (0, ()))[0] for record in records)
+    return bad, bad + sum(record["splits"][split][0] for record in records for split in SPLITS)
 
 
 def processes(count: int = 0) -> Workers:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from input_pipeline.io import replace, write_json
-from input_pipeline.sources.base import Document, Source, Span, to_bytes
+from input_pipeline.sources.base import BadRecords, Document, Source, Span, to_bytes
 from input_pipeline.sources.text import sentences as split_sentences
 from input_pipeline.token_store.store import DOCUMENTS, FIELDS, FORMAT, SENTENCES, SPLITS, TOKENS, Layout, part_file
 from input_pipeline.tokenizers import store as tokenizer_store
@@ -83,10 +83,10 @@ def _no_collection() -> Iterator[None]:
 def encode(job: Job) -> dict:
     """Writes one part's files and returns its record. Errors: DataError for unusable text; OSError."""
     tokenizer, layout = _tokenizer(job.tokenizer, job.settings["tokenizer"]), Layout.of(job.settings)
-    digest = hashlib.blake2b(digest_size=16)
+    digest, bad = hashlib.blake2b(digest_size=16), BadRecords()
     with contextlib.ExitStack() as stack:
         writers = [Writer(job, split, layout, tokenizer.end_id, stack) for split in SPLITS]
-        for pieces in _batches(job.source, job.spans, job.settings["sentences"]):
+        for pieces in _batches(job.source, job.spans, job.settings["sentences"], bad):
             data = [to_bytes(piece.text) for piece in pieces]
             # Separated, since pieces "a", "bc" give other ids than "ab", "c".
             digest.update(b"\0".join(data))
@@ -104,6 +104,7 @@ def encode(job: Job) -> dict:
         "sentences": {writer.split: int(writer.sums[0, 3]) for writer in writers},
         "checksums": {writer.split: writer.checksums for writer in writers},
     }
+    record |= {"bad": [bad.count, bad.first]} if bad.count else {}
     write_json(record_path(job), record)
     return record
 
@@ -116,10 +117,12 @@ def text_digest(source: Source, spans: Iterable[Span], sentences: str) -> str:
     return digest.hexdigest()
 
 
-def _batches(source: Source, spans: Iterable[Span], sentences: str) -> Iterator[list[Piece]]:
+def _batches(
+    source: Source, spans: Iterable[Span], sentences: str, bad: BadRecords | None = None
+) -> Iterator[list[Piece]]:
     """Pieces of the documents, about `BATCH` characters at a time."""
     pieces, size, ends = [], 0, SENTENCES if sentences else ""
-    for place, texts in documents(source, spans, sentences):
+    for place, texts in documents(source, spans, sentences, bad):
         for chunks in texts:
             for text in chunks:
                 # Only a document's first piece has its place; the others continue it.
@@ -134,10 +137,12 @@ def _batches(source: Source, spans: Iterable[Span], sentences: str) -> Iterator[
     yield pieces
 
 
-def documents(source: Source, spans: Iterable[Span], sentences: str) -> Iterator[Document]:
-    """The documents of spans, in order, in chunks or, with `sentences`, in sentences."""
+def documents(
+    source: Source, spans: Iterable[Span], sentences: str, bad: BadRecords | None = None
+) -> Iterator[Document]:
+    """The documents of spans, in order, in chunks or, with `sentences`, in sentences; `bad` counts skipped records."""
     for span in spans:
-        for place, texts in source.documents(span):
+        for place, texts in source.good_documents(span, bad):
             yield Document(place, tuple(split_sentences(chunks) for chunks in texts) if sentences else texts)
 
 

@@ -222,7 +222,7 @@ def sample(sources: Sequence[Source], budget: float, holdout: float) -> Iterator
     # Shuffled, so that a small budget samples all files; a fixed seed gives the same tokenizer each time.
     random.Random(0).shuffle(spans)
     for source, span in spans:
-        for document in source.documents(span):
+        for document in source.good_documents(span):
             if document.place < holdout:
                 continue
             for chunk in document.chunks:

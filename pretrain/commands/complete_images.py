@@ -85,7 +85,7 @@ def _originals(config, workdir: str, named: str, count: int) -> np.ndarray:
             document
             for source in parser.parse(named, "--images", shape)
             for span in source.spans(1 << 30)
-            for document in source.documents(span)
+            for document in source.good_documents(span)
         )
         found = [np.frombuffer(b"".join(one.chunks), np.uint8) for one in itertools.islice(documents, count)]
     else:

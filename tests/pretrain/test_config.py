@@ -110,6 +110,16 @@ def test_saved_config_that_was_edited(tmp_path, change, key):
         configs.saved(str(tmp_path))
 
 
+def test_saved_config_older_than_a_key(tmp_path):
+    config = configs.load("configs/bert.py:mini_stdlib")
+    older = config.to_dict()
+    for key in configs.YOUNGER:
+        section, name = key.split(".")
+        older[section].pop(name, None)
+    (tmp_path / "config.json").write_text(json.dumps(older))
+    assert configs.saved(str(tmp_path)) == config
+
+
 def test_saved_config_equals_the_loaded_one(tmp_path):
     config = configs.load("configs/quickstart.py:tiny")
     configs.save(config, str(tmp_path))

@@ -90,6 +90,7 @@ CONFIGS = [
     ({"train__on_bad_step": "ignore"}, "on_bad_step"),
     ({"data__train": "text:/nowhere/*.txt"}, "/nowhere/*.txt"),
     ({"data__train": ""}, "data.train"),
+    ({"data__on_bad_record": "ignore"}, "data.on_bad_record"),
     ({"tokenizer__kind": "words"}, "tokenizer"),
 ]
 
@@ -144,6 +145,12 @@ def test_copied_validation_text(mistake, tmp_path):
         (tmp_path / f"{name}.txt").write_text("A line of a book.\n" * 40)
     one, two = (f"text:{tmp_path}/{name}.txt" for name in ("one", "two"))
     assert "data.validation" in mistake(small(data__train=one, data__validation=two))
+
+
+@pytest.mark.parametrize(("line", "key"), [('{"text": "\\ud83d"}', "replace_surrogates"), ("{", "on_bad_record")])
+def test_bad_record(mistake, tmp_path, line, key):
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "fine"}}\n{line}\n')
+    assert key in mistake(small(data__train=f"jsonl:{tmp_path}/a.jsonl"))
 
 
 def test_words_longer_than_rows(mistake, tmp_path):

@@ -17,7 +17,7 @@ def only(spec):
 
 def texts(source):
     (span,) = source.spans(1)
-    return [["".join(chunks) for chunks in document.texts] for document in source.documents(span)]
+    return [["".join(chunks) for chunks in document.texts] for document in source.good_documents(span)]
 
 
 @pytest.mark.parametrize("fields", ["en,de", "de,en"])

@@ -14,7 +14,7 @@ from input_pipeline.sources import text as text_files
 def read(spec: str, target: int = 1 << 30) -> list[str]:
     """The documents of a source, read in spans of `target` bytes."""
     (source,) = parser.parse(spec, "data.train")
-    found = [document for span in source.spans(target) for document in source.documents(span)]
+    found = [document for span in source.spans(target) for document in source.good_documents(span)]
     return ["".join(document.chunks) for document in found]
 
 
