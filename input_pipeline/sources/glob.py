@@ -110,9 +110,10 @@ class Files(Source):
         return dataclasses.replace(self, read=divided)
 
     def describe(self, bad: BadRecord) -> str:
+        if bad.offset is None:
+            return super().describe(bad)
         # Lines are counted only for a message, which reads the file from its beginning.
-        number = text.line_number(bad.path, bad.offset)
-        return f"{bad.path}, line {number} {bad.problem}"
+        return f"{bad.path}, line {text.line_number(bad.path, bad.offset)} {bad.problem}"
 
     def replacing_surrogates(self) -> "Files":
         """Of JSON: other text has no escapes that could name one."""

@@ -10,16 +10,21 @@ import numpy as np
 
 from input_pipeline.errors import DataError
 from input_pipeline.io import open_path
-from input_pipeline.sources.base import Document, Span, hash_to_unit
+from input_pipeline.sources.base import BadRecord, Document, Span, hash_to_unit
 from input_pipeline.sources.records import value_at
 
 Shape = tuple[int, int, int]  # rows, columns, colours
 
 
-def file_documents(span: Span, shape: Shape) -> Iterator[Document]:
+def file_documents(span: Span, shape: Shape) -> Iterator[Document | BadRecord]:
     """The image in a file."""
+    pillow()  # its absence is no fault of the file
     with open_path(span.path).open("rb") as file:
-        yield _document(hash_to_unit(os.fsencode(span.name)), decode(file, span.path), shape, span.path)
+        try:
+            document = _document(hash_to_unit(os.fsencode(span.name)), decode(file, "it"), shape, "it")
+        except DataError as error:
+            document = BadRecord(f"{span.path}:", str(error))
+    yield document
 
 
 def record_document(record: object, field: str, where: str, shape: Shape) -> Document:

@@ -1,6 +1,7 @@
 """Records without usable text: they stop a run, or are skipped, counted and listed up to a limit."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -40,6 +41,7 @@ def test_bad_records_are_skipped_and_listed(prepare, lines, tmp_path):
         assert len(listed) == 1 + len(BAD)
         for number, line in zip(BAD, listed[1:], strict=True):
             assert line.startswith(f"{path}, line {number} ")
+        os.utime(path)  # its content is compared with the store's
     # A batch is read from the store, so it is the one of the same text without bad records.
     batch = next(corpus.batches(seed=1, batch_size=4, workers=0, prefetch=1))
     assert batch["tokens"].shape == (4, 8) and np.any(batch["tokens"])

@@ -72,6 +72,11 @@ def test_tfds_fields(prepare, folder, monkeypatch):
         assert found["score"] == str(label / 5 if label else WHOLE)  # a fifth of 32 bits has other digits as a float
 
 
+def test_tfds_bad_records(prepare, folder):
+    with pytest.raises(DataError, match=r"50 of 50 records.*record 0.*'label'"):
+        prepare(f"tfds:{folder}?split=train&field=label", on_bad_record="skip")
+
+
 def test_tfds_name_and_slice(prepare, folder):
     data_dir = folder.parent.parent
     corpus = prepare(f"tfds:tiny?split=train[:20%]&data_dir={data_dir}")
