@@ -76,3 +76,23 @@ def test_share_far_from_the_one_asked_for(corpus, case, asked):
     corpus("", letters="abcdefgh", vocab_size=280, **case).check_predicted(0, 4, said.append)
     (warning,) = said
     assert warning.startswith("warning:") and asked in warning
+
+
+BYTES = {
+    "masked": {"whole_words": True, "max_predictions": 64, "masked": 1.0, "random": 0.0, "next_sentence": False},
+    "denoising": {"permutation": 0.0, "mean_span": 1.0, "random": 0.0},
+}
+
+
+@pytest.mark.parametrize("kind", BYTES)
+def test_bytes_of_an_ideograph_are_one_word(prepare, write, kind):
+    """Whole characters are hidden: what is left decodes, but for the row's ends."""
+    path = write("a.txt", "".join(random.Random(0).choices(LETTERS, k=4000)))
+    corpus = prepare(f"text:{path}", length=64, objective={"kind": kind} | BYTES[kind])
+    batch = next(corpus.batches(seed=0, batch_size=16, workers=0, prefetch=1))
+    read = batch["inputs" if kind == "denoising" else "tokens"]
+    for row in read:
+        # Without the masks: one that is inserted may stand within a character.
+        inner = corpus.tokenizer.decode(row[row > 0]).strip("\ufffd")
+        assert "\ufffd" not in inner and set(inner) <= set(LETTERS)
+    assert (read == corpus.tokenizer.special["mask"]).sum() > 30
