@@ -101,6 +101,9 @@ def _words(spec: dict, model, special: Mapping[str, int]) -> tuple[np.ndarray | 
     vocabulary = model.get_vocab(with_added_tokens=False)
     apart = {*special.values(), *(token["id"] for token in spec["added_tokens"])}  # they begin words, without marks
     is_wordpiece = spec["model"]["type"] == "WordPiece"
+    if spec["model"]["type"] == "BPE" and any(step.get("type") == "ByteLevel" for step in _steps(spec)):
+        texts = _byte_table(model, spec)
+        return np.array([bool(text) and not text[:1].isspace() for text in texts]), texts
     if not is_wordpiece and not any(token.startswith(META_SPACE) for token in vocabulary):
         return None, []
     continues, texts = np.zeros(_size(model), bool), [b""] * _size(model)
@@ -122,9 +125,7 @@ def _size(model) -> int:
 
 
 def _keeps_text(spec: dict) -> bool:
-    # A file has one step, or a sequence of steps.
-    before = spec["pre_tokenizer"] or {}
-    steps = before.get("pretokenizers", [before])
+    steps = _steps(spec)
     byte_level = [step for step in steps if step.get("type") == "ByteLevel"]
     return (
         spec["normalizer"] is None
@@ -141,19 +142,28 @@ def _keeps_text(spec: dict) -> bool:
     )
 
 
+def _steps(spec: dict) -> list[dict]:
+    """The steps of the pre-tokenizer: a file has one, or a sequence of them."""
+    before = spec["pre_tokenizer"] or {}
+    return before.get("pretokenizers", [before])
+
+
+def _byte_table(model, spec: dict) -> list[bytes]:
+    """The bytes of each id of a byte-level BPE, none of special ids and of those without an entry."""
+    table, alphabet = [b""] * _size(model), letters()
+    for token, i in spec["model"]["vocab"].items():
+        # A token with another letter is one that training added: it stands for itself.
+        table[i] = bytes(alphabet[letter] for letter in token) if alphabet.keys() >= set(token) else token.encode()
+    for added in spec["added_tokens"]:
+        table[added["id"]] = b"" if added["special"] else added["content"].encode("utf-8")
+    return table
+
+
 class ByteLevel(ByteExact):
     """A byte-level BPE, as GPT-2's: each token is a string of letters, one per byte."""
 
     def __init__(self, model, spec: dict, *names):
-        # Ids without an entry, which some files have, are empty.
-        table = [b""] * _size(model)
-        alphabet = letters()
-        for token, i in spec["model"]["vocab"].items():
-            # A token with another letter is one that training added: it stands for itself.
-            table[i] = bytes(alphabet[letter] for letter in token) if alphabet.keys() >= set(token) else token.encode()
-        for added in spec["added_tokens"]:
-            table[added["id"]] = b"" if added["special"] else added["content"].encode("utf-8")
-        super().__init__(table, *names)
+        super().__init__(_byte_table(model, spec), *names)
         self._model = model
 
     def encode(self, text: str) -> np.ndarray:

@@ -24,9 +24,12 @@ SAMPLE = ["".join(random.Random(n).sample(TEXT, len(TEXT))) for n in range(60)] 
 ENGLISH = ["The cat and a Python, and the other cat"] * 20
 
 
-def save_byte_level(path, lines):
+def save_byte_level(path, lines, normalizes):
     model = library.Tokenizer(library.models.BPE())
     model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = library.decoders.ByteLevel()
+    if normalizes:  # as Qwen's
+        model.normalizer = library.normalizers.NFC()
     alphabet = library.pre_tokenizers.ByteLevel.alphabet()
     model.train_from_iterator(lines, library.trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet))
     model.save(str(path))
@@ -47,7 +50,7 @@ def make(kind: str, path):
     if kind == "bytes":
         return Bytes()
     if kind.startswith("byte level"):
-        save_byte_level(path, ENGLISH if "English" in kind else SAMPLE)
+        save_byte_level(path, ENGLISH if "English" in kind else SAMPLE, "normalizing" in kind)
     elif kind == "wordpiece":
         path.write_bytes(wordpiece.train(SAMPLE, 300, cased=True))
     elif kind == "byte fallback":
@@ -64,7 +67,7 @@ def make(kind: str, path):
 
 
 KINDS = ("bytes", "byte level", "byte level of English", "wordpiece", "byte fallback", "normalizing")
-KINDS += ("sentencepiece", "sentencepiece of English")
+KINDS += ("byte level normalizing", "sentencepiece", "sentencepiece of English")
 
 
 @pytest.mark.parametrize("kind", KINDS)
