@@ -42,7 +42,7 @@ def check_variant(recipe: str, variant: str, choices) -> str:
     """Return `variant`, or raise ConfigError if the recipe does not have it."""
     if variant not in choices:
         known = ", ".join(sorted(choices))
-        raise ConfigError(f"recipe '{recipe}' has no variant '{variant}'; choose one of: {known}")
+        raise ConfigError(f"{recipe}:{variant}: no such variant. Choose one of: {known}.")
     return variant
 
 

@@ -147,7 +147,7 @@ def has_tokenizer(folder: Path) -> bool:
 def open_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer in a run's folder. Errors: DataError if there is none."""
     if not has_tokenizer(folder):
-        raise DataError(f"{folder.parent}: no tokenizer. Give a run's work folder, or run `pretrain prepare` first.")
+        raise DataError(f"{folder.parent}: no tokenizer. Give a run's folder, or run `pretrain prepare`.")
     return tokenizer_store.open_folder(folder)
 
 
@@ -226,7 +226,7 @@ class Corpus:
         read = (document for part in self._splits[split] for document in _read_documents(part, self._data["sentences"]))
         text = b"".join(to_bytes(chunk) for document in read for chunk in document.chunks)
         if len(text) != size:
-            raise DataError(f"split {split}: its text changed since it was tokenised. Leave out --gzip and --xz.")
+            raise DataError(f"split {split}: text changed since tokenising. Leave out --gzip and --xz.")
         return text
 
     def batches(
@@ -270,8 +270,7 @@ class Corpus:
         remedy = f"Unset objective.{setting}" if setting.startswith("whole_words") else "Look at the text of data.train"
         if asked and not found:
             raise DataError(
-                f"objective.kind={kind}: no token of the first {rows} rows is predicted, {asked:.1%} are asked for. "
-                f"{remedy}."
+                f"objective.kind={kind}: the first {rows} rows predict no token, instead of {asked:.1%}. {remedy}."
             )
         if not asked / FAR <= found <= asked * FAR:
             report(
@@ -359,5 +358,5 @@ def _originals(part: Part, numbers: Sequence[int]) -> list[str]:
     read = enumerate(itertools.islice(pairs, numbers[-1] + 1))
     found = ["".join(target) for number, (_, target) in read if number in wanted]
     if len(found) < len(numbers):
-        raise DataError(f"'{part.source.spec}': text pairs are missing that its token store was made of. Restore them.")
+        raise DataError(f"'{part.source.spec}': pairs of its token store are missing. Restore them.")
     return found

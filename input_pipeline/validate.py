@@ -106,7 +106,7 @@ def check_sources(found: Sequence[Source], data: Mapping, objective: Mapping, ta
     has_languages = bool(task.language_codes) or "languages" in task.features(1, data["length"])
     coded, names, layout = bool(objective.get("coded")), tuple(data["languages"]), data["layout"]
     if has_languages != bool(names) or task.language_codes not in ((), names):
-        raise DataError(f"data.languages={names}: does not fit objective.languages. Set both to one list, or neither.")
+        raise DataError(f"data.languages={names}: does not fit objective.languages. Set both alike, or neither.")
     for source in found:
         fields, code, language = ",".join(source.fields), source.code, source.language
         pair, needs_pair = len(source.fields) == 2, layout == "texts" or (task.uses_text_pairs and fields)
@@ -145,7 +145,7 @@ def check_stride(stride: int, length: int, layout: str, task: Objective) -> None
     overlaps = layout == "concat" and not task.drops_end_tokens
     if not 0 < stride <= length or (stride < length and not overlaps):
         raise DataError(
-            f"evaluate.stride={stride}: rows have {length} tokens and overlap only in layout concat of causal. Set 0."
+            f"evaluate.stride={stride}: windows of {length} tokens overlap only for concat and causal. Set 0."
         )
 
 

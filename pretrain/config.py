@@ -125,7 +125,7 @@ def check_ranges(config: ConfigDict) -> None:
     ranges = ranges_of(config)
     for key, value in flat(config).items():
         if key in ranges and (rule := ranges[key].violation(value)):
-            raise UserError(f"config.{key}={value}: out of range. It must be {rule}.")
+            raise UserError(f"config.{key}={value}: must be {rule}.")
 
 
 def ranges_of(config: ConfigDict) -> dict[str, Range]:
@@ -243,7 +243,7 @@ def _check_override(config: ConfigDict, key: str) -> None:
     """Raises UserError for a key that cannot be set; adds the model's value of a key of a PARTIAL section."""
     parent, _, name = key.rpartition(".")
     if parent in OF_A_KIND and name == "kind":
-        raise UserError(f"config.{key}: a section changes its kind as a whole. Give --config a recipe of that kind.")
+        raise UserError(f"config.{key}: the kind cannot be overridden. Give --config a recipe of that kind.")
     known = flat(config)
     if key not in known and key not in partial_keys(config):
         raise UserError(unknown_key(key, config))
@@ -277,7 +277,7 @@ def saved(workdir: str, flag: str = "--workdir") -> ConfigDict:
     check_folder(workdir)
     path = Workdir(workdir).config
     if not path.is_file():
-        raise UserError(f"{flag}={workdir}: no {CONFIG} there. Give the folder of a `pretrain train` run.")
+        raise UserError(f"{flag}={workdir}: has no {CONFIG}. Give a run's folder.")
     content = read_json(path)
     if "model_type" in content:
         fix = f"Run `pretrain import --folder={workdir} --workdir=NEW` first"
@@ -355,7 +355,7 @@ def check_same_run(workdir: str, config: ConfigDict) -> None:
         return
     if changed := differences(saved(workdir), config):
         shown = join_some(changed, MAX_DIFFERENCES, "; ")
-        raise UserError(f"--workdir={workdir}: a run of another config: {shown}. Choose another --workdir, or {ANEW}.")
+        raise UserError(f"--workdir={workdir}: has another config: {shown}. Choose another --workdir, or {ANEW}.")
 
 
 def as_tuples(value):

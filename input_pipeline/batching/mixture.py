@@ -27,8 +27,8 @@ def mixing_weights(
     if len(weights):
         if len(weights) != len(sizes) or temperature != 1 or cap:
             raise DataError(
-                f"data.weights={tuple(weights)}: give one for each of data.train's {len(sizes)} sources, and leave "
-                "data.temperature=1 and data.cap=0."
+                f"data.weights={tuple(weights)}: data.train has {len(sizes)} sources. Give one for each, without "
+                "data.temperature and data.cap."
             )
         amounts, power, rows_per_example = np.array(weights, np.float64), 1.0, 1.0
     else:

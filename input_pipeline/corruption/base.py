@@ -77,7 +77,7 @@ class Objective:
 
     def prompts(self, texts: Sequence[str]) -> Prompts:
         """Start of decoding for `texts`. Errors: DataError if the objective trains no generation."""
-        raise DataError(f"objective.kind={self.kind}: the model does not generate text. Train with causal or spans.")
+        raise DataError(f"objective.kind={self.kind}: cannot generate text. Train with causal or spans.")
 
 
 def slot_features(batch_size: int, number: int) -> dict[str, Feature]:

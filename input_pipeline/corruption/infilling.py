@@ -48,7 +48,7 @@ class Infilling(Seq2Seq):
         stops = stop_ids(tokenizer, section["stop"]) if section["permutation"] else []
         if section["permutation"] and not stops:
             raise DataError(
-                f"objective.stop='{section['stop']}': not a token of this tokenizer. Set a full stop, or "
+                f"objective.stop={section['stop']!r}: the tokenizer has no such token. Set another, or "
                 "objective.permutation=0."
             )
         self.stops = np.zeros(tokenizer.vocab_size, bool)
@@ -124,7 +124,7 @@ class Infilling(Seq2Seq):
         code, _, text = text.partition(" ")
         if code not in self.language_codes:
             choices = ", ".join(self.language_codes)
-            raise DataError(f"the prompt begins with '{code:.20}', not a language code. Begin with one of: {choices}.")
+            raise DataError(f"--prompt={code[:20]!r}: begins with no language code. Begin with one of: {choices}.")
         code_id = int(self.code_ids[self.language_codes.index(code)])
         return code_id, [*self.encode_gaps(text), self.end_id, code_id]
 

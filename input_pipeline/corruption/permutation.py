@@ -48,8 +48,8 @@ class PermutationLM(Objective):
         ):
             if not fits:
                 raise DataError(
-                    f"objective.{name}={value}: does not fit the halves of a row, of {reuse} (objective.reuse) and "
-                    f"{rest} tokens. Choose a divisor of both, or lower it."
+                    f"objective.{name}={value}: a row is {reuse} (objective.reuse) and {rest} tokens. "
+                    "Choose a divisor of both, or lower it."
                 )
 
     def _halves(self, length: int) -> tuple[tuple[int, int, int, int], ...]:

@@ -82,12 +82,12 @@ class Seq2Seq(Objective):
     def encode_gaps(self, text: str) -> np.ndarray:
         """Ids of a text with gaps."""
         if not text:
-            raise DataError("the prompt is empty: this model reads a text and writes another. Give --prompt.")
+            raise DataError("--prompt is empty, but the encoder needs a text. Give one.")
         if not self.gaps:
             return self.tokenizer.encode(text)
         unknown = [word for word in re.findall(r"<extra_id_\d+>", text) if word not in self.gaps]
         if unknown and "<extra_id_0>" in self.gaps:
-            raise DataError(f"the prompt has {unknown[0]}: this model has {len(self.gaps)} sentinels, numbered from 0.")
+            raise DataError(f"--prompt: {unknown[0]} is none of the {len(self.gaps)} sentinels, numbered from 0.")
         *parts, last = re.split(f"({'|'.join(map(re.escape, self.gaps))})", text)  # texts and gaps alternate
         # A space before a gap belongs to the missing word, as tokenizers attach it.
         ids = [[self.gaps[part]] if part in self.gaps else self.tokenizer.encode(part.rstrip()) for part in parts]

@@ -58,8 +58,8 @@ class SpanCorruption(Seq2Seq):
         spans = int(count_noise(self._lengths(length)[0], self.density, self.mean_span)[1])
         if self.noise == "spans" and spans > sentinels:
             raise DataError(
-                f"tokenizer.sentinels={sentinels}: a row of {length} tokens has {spans} spans. Raise it, raise "
-                "objective.mean_span, or lower data.length."
+                f"tokenizer.sentinels={sentinels}: a row of {length} tokens has {spans} spans. Raise it, or "
+                "lower data.length."
             )
 
     def fill(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, raw: Raw | RawTexts, keys: np.ndarray) -> None:

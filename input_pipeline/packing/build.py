@@ -31,10 +31,10 @@ class RowBuilder:
         length, name, tokens = self.data["length"], f"'{part.source.spec}'", part.stream.tokens
         # Documents are held out by hash: of a source of few documents all may be.
         if not tokens:
-            raise DataError(f"data.holdout={part.holdout:g}: nothing of {name} is left to train on. Lower it.")
+            raise DataError(f"data.holdout={part.holdout:g}: leaves nothing of {name} to train on. Lower it.")
         rows = self._part_rows(part, self.data["layout"], length)
         if not len(rows):
-            raise DataError(f"data.length={length}: {name} has {tokens} tokens, too few for one row. Lower it.")
+            raise DataError(f"data.length={length}: {name} fills no row with {tokens} tokens. Lower it.")
         return rows
 
     def evaluation(

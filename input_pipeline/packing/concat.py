@@ -116,8 +116,8 @@ def document_windows(stream: Stream, length: int) -> Windows:
     wrong = np.flatnonzero(sizes != length)
     if len(wrong):
         raise DataError(
-            f"data.layout=document: document {wrong[0]} has {sizes[wrong[0]]} tokens, rows have {length}. Set the row "
-            "length, or data.layout=packed."
+            f"data.layout=document: document {wrong[0]} has {sizes[wrong[0]]} tokens, rows {length}. Set data.length, "
+            "or data.layout=packed."
         )
     # Each document takes length + 1 ids of the stream, one of them its end token in front.
     return Windows(stream, length, length + 1)

@@ -38,8 +38,8 @@ class Files(Source):
         start, end = (int(match[1] or 0), int(match[2]) if match[2] else None) if match else (0, 0)
         if read is None or (end is not None and end <= start):
             raise DataError(
-                f"'{spec}': unknown document, line_ends or bytes. Write document=file, line or blank_line, "
-                "line_ends=dropped (of files), bytes=START:END."
+                f"'{spec}': unknown option value. Write document=file, line or blank_line, line_ends=dropped "
+                "(files), bytes=START:END."
             )
         return cls(absolute(path), read, unit != "file", spec=spec, start=start, end=end)
 
@@ -80,7 +80,7 @@ class Files(Source):
     def files(self) -> list[File]:
         found = self._find()
         if not found:
-            raise DataError(f"'{self.spec}' matches no file. Name files, such as FOLDER/**/*; join sources by ' + '.")
+            raise DataError(f"'{self.spec}' matches no file. Name files, such as FOLDER/**/*.txt.")
         for path, (size, _) in found.items():
             # A file cut short would make a split of another size.
             if not text.is_compressed(path) and (size < (self.end or 0) or size <= self.start > 0):

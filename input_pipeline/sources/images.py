@@ -49,7 +49,7 @@ def decode(file: str | BinaryIO, where: str) -> np.ndarray:
             # Palette images hold indices; convert() looks up their colours.
             pixels = np.asarray(image.convert() if image.mode == "P" else image)
     except Exception as error:  # Pillow's readers raise many types for a broken file
-        raise DataError(f"{where} cannot be read as an image ({error}). Repair it or leave it out.") from error
+        raise DataError(f"{where}: not a readable image ({error}). Repair or remove it.") from error
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 

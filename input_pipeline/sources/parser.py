@@ -35,7 +35,7 @@ def parse(text: str, key: str, image: Sequence[int] = ()) -> list[Source]:
     """
     specs = [spec.strip() for spec in text.split(" + ")]
     if len(set(specs)) < len(specs):
-        raise DataError(f"{key}='{text}' names a source twice. Name it once and set data.weights.")
+        raise DataError(f"{key}='{text}': repeats a source. Set data.weights instead.")
     return [_parse_one(spec, key, tuple(image)) for spec in specs]
 
 
@@ -50,8 +50,7 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> Source:
     kind, _, rest = spec.partition(":")
     if kind not in KINDS:
         raise DataError(
-            f"{key}='{spec}': unknown kind of source '{kind}'. Choose one of: {', '.join(KINDS)}. "
-            "A path is text:PATH or jsonl:PATH."
+            f"{key}='{spec}': unknown kind {kind}. Choose one of: {', '.join(KINDS)}. Write a path as text:PATH."
         )
     make, allowed, example = KINDS[kind]
     match = re.search(r"\?(\w+=.*)$", rest)  # other question marks are of the glob
@@ -64,7 +63,7 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> Source:
     if bool(path) == (kind == "stdlib"):
         raise DataError(f"{key}='{spec}' is incomplete. Write {example}.")
     if (kind not in IMAGES) if image else (kind == "images"):
-        raise DataError(f"{key}='{spec}' does not fit data.image={image}. Images need it, as (32, 32, 3); text, ().")
+        raise DataError(f"{key}='{spec}' does not fit data.image={image}. Set (32, 32, 3) for images, () for text.")
     marks = {name: options.pop(name) for name in ("code", "language") if name in options}
     source = make(spec, path, options, image) if kind in IMAGES else make(spec, path, options)
     return dataclasses.replace(source, **marks) if marks else source

@@ -53,7 +53,7 @@ class TensorFlowDataset(Source):
             options = f" --imports={folder[0]}" if folder else ""
             options += f" --data_dir={self.data_dir}" if self.data_dir else ""
             raise DataError(
-                f"'{self.spec}' is not prepared as ArrayRecord in {builder.data_path}. With TensorFlow installed, run "
+                f"'{self.spec}' is not prepared as ArrayRecord in {builder.data_path}. Run "
                 f"tfds build {self.name}{options} --file_format=array_record."
             )
         return builder

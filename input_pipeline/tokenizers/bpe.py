@@ -45,7 +45,7 @@ def read(path: Path, settings: Mapping) -> bytes:
         if parts:
             return _gpt(parts, vocabulary, lines).to_str().encode("utf-8")
     except Exception as error:  # the library's errors have no common type
-        raise DataError(f"{path} is no {VOCABULARY} with a {MERGES} in its folder ({error}). Give both.") from error
+        raise DataError(f"{path}: not a {VOCABULARY} next to a {MERGES} ({error}). Give both.") from error
     # CTRL's first line is a heading; XLM's lines have a pair's count after it.
     merges = [line.split() for line in lines[1:-1]] if kind == "ctrl" else [line.split()[:2] for line in lines[:-1]]
     content = {"kind": kind, "vocabulary": vocabulary, "merges": merges}

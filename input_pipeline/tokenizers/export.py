@@ -35,7 +35,7 @@ def class_files(folder: Path) -> dict[str, bytes]:
     """The files of a tokenizer of kind ctrl or xlm, by name. Errors: DataError if it has added ids."""
     settings = read_settings(folder)
     if tokens := added_tokens(folder):
-        raise DataError(f"{folder}: {settings['kind']}'s files cannot hold added ids ({tokens[0]}). Use no sentinels.")
+        raise DataError(f"{folder}: {settings['kind']}'s files hold no added ids ({tokens[0]}). Use no sentinels.")
     return bpe.files(verified_file(folder, settings))
 
 

@@ -179,7 +179,7 @@ class RewritingHuggingFace(Rewriting):
         self.continues, self.texts = _words(spec, model, self.special)
         self._unknown_id = _unknown(spec, model)
         if unknown and self._unknown_id is None:
-            raise DataError(f"tokenizer.unknown={unknown}: the tokenizer has no unknown token. Set it to nothing.")
+            raise DataError(f"tokenizer.unknown={unknown}: the tokenizer has no unknown token. Leave it empty.")
 
     def encode(self, text: str) -> np.ndarray:
         if not self._unknown:

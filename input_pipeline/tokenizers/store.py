@@ -99,7 +99,7 @@ def verified_file(folder: Path, settings: Mapping) -> Path:
     copy = local_copy(path) if path.is_file() else None
     # Settings of another run, in `base`, are without its checksum.
     if copy is None or settings.get(CHECKSUM) not in (None, checksum(copy)):
-        raise DataError(f"{path} is missing or damaged. Restore it, or delete {folder} and run prepare again.")
+        raise DataError(f"{path} is missing or damaged. Restore it, or delete {folder}.")
     return copy
 
 
@@ -237,7 +237,7 @@ def _check_same(folder: Path, was: Mapping, asked: Mapping, names: Sequence[str]
     for name in names:
         if asked.get(name) != was.get(name):
             raise DataError(
-                f"{folder} has a tokenizer made with {name}={was.get(name)}, but the config says {asked.get(name)}. "
+                f"tokenizer.{name}={asked.get(name)}: {folder} was made with {was.get(name)}. "
                 "Set it back, or choose another --workdir."
             )
 
@@ -246,7 +246,7 @@ def _check_special(tokenizer: Tokenizer, needed: Sequence[str], config: Mapping)
     """Raises DataError if the tokenizer lacks a special id that the task needs."""
     if lacking := [name for name in needed if name not in tokenizer.special]:
         raise DataError(
-            f"config.objective needs the special ids {', '.join(lacking)}, which {_origin(config)} lacks. "
+            f"config.objective needs special ids that {_origin(config)} lacks: {', '.join(lacking)}. "
             f"Name another, or train one: --config.tokenizer.path= {training_flags(config)}"
         )
 

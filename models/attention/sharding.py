@@ -34,8 +34,8 @@ def attend(run, query, key, value, mask, bias, dropout, scale):
     for name, count in (("heads", query.shape[2]), ("kv_heads", key.shape[2])):
         if count // tensor % shards:
             raise ModelError(
-                f"config.mesh.sequence={shards}: {count} {name} of one pattern are not a multiple of "
-                f"{tensor * shards}, the sequence and tensor devices. Lower it."
+                f"config.mesh.sequence={shards}: {count} {name} of one pattern do not divide over "
+                f"{tensor * shards} sequence x tensor devices. Lower it."
             )
 
     def local(query, key, value, mask, bias, dropout):

@@ -87,13 +87,13 @@ class Model(nn.Module):
 
     def init_cache(self, rows: int, length: int) -> dict:
         """An empty cache to generate with. Raises ModelError: a token's state depends on later ones."""
-        raise ModelError("a model that sees later tokens cannot generate text. Train a decoder instead.")
+        raise ModelError("this model sees later tokens and cannot generate text. Train a decoder.")
 
     def check_length(self, length: int, limit: int = 0) -> None:
         """Raise ModelError if rows of `length` tokens are longer than `limit`, by default the context."""
         if length > (limit or self.context):
             name = "cache length" if limit else "config.model.context"
-            raise ModelError(f"{name}={limit or self.context}: too short for a row of {length} tokens. Raise it.")
+            raise ModelError(f"{name}={limit or self.context}: too short for rows of {length} tokens. Raise it.")
 
     @property
     def input_vocab_size(self) -> int:

@@ -35,7 +35,7 @@ class CheckpointAverage:
         if len(steps) < self.count:
             raise UserError(
                 f"--average={self.count}: {self.checkpoints.folder} has {len(steps)} consecutive checkpoints up to "
-                f"{last}. Lower it, or train with a higher config.checkpoint.keep."
+                f"{last}. Lower it."
             )
         if self.count > 1:
             self.report(f"averaging checkpoints {', '.join(map(str, steps))}")

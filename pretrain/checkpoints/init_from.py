@@ -132,7 +132,7 @@ def find_weights(name: str, workdir: str, key: str = "train.start_from") -> Weig
     if "@" in name and not io.open_path(name).is_dir():  # a folder's own name may have an @
         run, _, word = name.rpartition("@")
     if real(run) == real(workdir):
-        raise UserError(f"config.{key}={name}: the folder of this run itself. Choose another --workdir.")
+        raise UserError(f"config.{key}={name}: this run's own folder. Choose another --workdir.")
     config, checkpoints = configs.saved(run, f"config.{key}"), Checkpoints(run)
     folder = checkpoints.workdir.checkpoint(checkpoints.find(word, f"config.{key}"))
     configs.check_unedited(run, config, restore.saved_config(on_host0(lambda: restore.read_notes(folder))))

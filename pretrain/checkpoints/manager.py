@@ -199,7 +199,7 @@ def needs_fresh_start(workdir: str, name: str) -> bool:
     here = Workdir(workdir)
     unfinished = here.being_moved()
     if unfinished not in (None, name):
-        raise UserError(f"--workdir={workdir}: a move was interrupted. Give --fresh={unfinished} again to finish it.")
+        raise UserError(f"--workdir={workdir}: interrupted move. Give --fresh={unfinished} again to finish it.")
     return bool(name) and not (here.earlier / name).exists()
 
 

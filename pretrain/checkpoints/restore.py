@@ -94,7 +94,7 @@ def check_origin(folder: Path, data: dict, origin: dict) -> None:
     for name in ("tokenizer", "text", "teacher"):
         if name in origin and data.get(name) != origin[name]:
             raise UserError(
-                f"checkpoint {folder.name} in {folder.parent} was trained with another {name} ({data.get(name)}, now "
+                f"checkpoint {folder.name} in {folder.parent} has another {name} ({data.get(name)}, now "
                 f"{origin[name]}). Restore that {name}, or {ANEW}."
             )
 
@@ -261,15 +261,11 @@ class Checkpoints:
         def choose() -> int:
             steps = self.steps()
             if not steps:
-                raise UserError(
-                    f"{flag}={word}: no checkpoint in {self.folder}. Train first, or choose another folder."
-                )
+                raise UserError(f"{flag}={word}: no checkpoint in {self.folder}. Choose another run.")
             words = {"latest": steps[-1], "best": self.best()} | {str(step): step for step in steps}
             if words.get(word) is None:
                 known = [name for name, step in words.items() if step is not None]
-                raise UserError(
-                    f"{flag}={word}: no such checkpoint in {self.folder}. Choose one of: {', '.join(known)}."
-                )
+                raise UserError(f"{flag}={word}: not in {self.folder}. Choose one of: {', '.join(known)}.")
             return words[word]
 
         return on_host0(choose)

@@ -52,12 +52,12 @@ class Arguments:
                 raise UserError(f"--{name}: missing. Give {flag.required}.")
             # A default may be outside the range: None means that the config or the model decides.
             if value != field.default and flag.range and (rule := flag.range.violation(value)):
-                raise UserError(f"--{name}={value}: out of range. It must be {rule}.")
+                raise UserError(f"--{name}={value}: must be {rule}.")
         if self.exclusive and all(getattr(self, name) for name in self.exclusive):
             raise UserError(f"--{' and --'.join(self.exclusive)}: exclude each other. Leave one out.")
         for key, _ in self.overrides if self.section else ():
             if key.partition(".")[0] != self.section:
-                raise UserError(f"--config.{key}: fixed by the run. Only keys of config.{self.section} can be set.")
+                raise UserError(f"--config.{key}: fixed by the run. Set only keys of config.{self.section}.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ class DecodingArguments(CheckpointArguments):
         unused = ("length_penalty", "normalisation", "stopping") if self.beams == 1 else ("top_k", "top_p", "seed")
         for name in unused:
             if getattr(self, name) != defaults[name]:
-                raise UserError(f"--{name}: has no effect with --beams={self.beams}. Leave it out, or change --beams.")
+                raise UserError(f"--{name}: has no effect with --beams={self.beams}. Leave one out.")
 
     def options(self, usual: float = OPTIONS["temperature"].default) -> dict:
         """Keyword arguments of `pretrain.decoding.sampling.generate`; `usual` is the temperature of sampling."""

@@ -53,7 +53,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
     """Scores a checkpoint by `config`: the work folder's, with the overrides of its evaluation."""
     workdir, asked = arguments.workdir, [name for name in ("word_level", *COMPRESSORS) if getattr(arguments, name)]
     if not (arguments.data or config.data.train):
-        raise UserError(f"--workdir={workdir}: imported weights name no text. Give --data, such as text:/books/*.txt.")
+        raise UserError(f"--workdir={workdir}: imported weights have no text. Give --data=text:GLOB.")
     if asked and arguments.batches:
         raise UserError(f"--{asked[0]}: needs the whole split. Leave --batches out.")
     checkpoints = Checkpoints(workdir)
@@ -78,9 +78,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         run = build_run(config, workdir, say, prepare=prepare, others=OtherRuns(teacher=load_teacher(config, workdir)))
         spec, objective = run.spec, run.spec.objective
         if asked and objective.bits_metric is None:
-            raise UserError(
-                f"--{asked[0]}: objective '{config.objective.kind}' scores a part of the text. Leave it out."
-            )
+            raise UserError(f"--{asked[0]}: objective {config.objective.kind} scores part of the text. Leave it out.")
         if run.teacher:  # its part of the loss is scored too
             checkpoint = checkpoints.workdir.checkpoint(step)
             restore.check_origin(checkpoint, restore.read_data(checkpoint), {"teacher": run.teacher.fingerprint})

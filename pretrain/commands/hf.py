@@ -10,7 +10,7 @@ from pretrain.interop.hf_import import import_folder
 def run(arguments: Import | Export) -> None:
     """Makes the work folder or the Hugging Face folder, and reports what is in it."""
     if (process := read_cluster_environment()) and process[1] != 1:
-        raise UserError("LONGHAUL_COORDINATOR: import and export run in one process. Start them without a launcher.")
+        raise UserError("LONGHAUL_COORDINATOR: import and export run in one process. Unset it.")
     quiet_libraries()
     if isinstance(arguments, Import):
         import_folder(arguments.folder, arguments.workdir, say, arguments.generator, arguments.prepared)

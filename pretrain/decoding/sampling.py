@@ -70,7 +70,7 @@ def generate(
     options.check(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, **how)
     options.check(repetition_penalty=repetition_penalty)
     if beams > 1 and (temperature > 0 or repetition_penalty != 1):
-        raise UserError(f"beams={beams}: beam search has neither temperature nor repetition_penalty. Set 0 and 1.")
+        raise UserError(f"beams={beams}: beam search excludes temperature and repetition_penalty. Set 0 and 1.")
     _check_lengths(model, prompts, source, max_tokens)
     limits = np.full(len(prompts), max_tokens, np.int32)
     if beyond is not None:

@@ -86,7 +86,7 @@ def read_cluster_environment() -> tuple[str, int | None, int | None] | None:
         return coordinator, None, None
     if not re.fullmatch(r"\S+:\d+ \d+ \d+", " ".join(values)) or int(index) >= int(count):
         given = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
-        raise UserError(f"{given}: not host:port, a number of processes and an index below it. Set all three.")
+        raise UserError(f"{given}: not host:port, number of processes, index. Set all three.")
     return coordinator, int(count), int(index)
 
 

@@ -54,7 +54,7 @@ def check_shared(workdir: str) -> None:
     seen = allgather_json(_read_holder(here) == expected)
     if not all(seen):
         index = seen.index(False)
-        raise UserError(f"--workdir={workdir}: process {index} sees another folder. Give all processes a shared one.")
+        raise UserError(f"--workdir={workdir}: process {index} sees another folder. Use a shared one.")
 
 
 def _note(here: Workdir):

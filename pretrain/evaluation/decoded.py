@@ -53,7 +53,7 @@ def sacrebleu():
     try:
         import sacrebleu
     except ImportError:
-        raise UserError("BLEU needs the package sacrebleu. Run pip install -e '.[bleu]', or set --decode=0.") from None
+        raise UserError("BLEU needs sacrebleu. Run pip install -e '.[bleu]', or set --decode=0.") from None
     return sacrebleu
 
 
@@ -73,8 +73,7 @@ def tasks(run, split: str, *, decode: int | None) -> dict[str, Task]:
         found = run.corpus.tasks(split, length=length, batch_size=size, rows=rows, limit=decode or 0)
     if decode and not found:
         raise UserError(
-            f"--decode={decode}: split '{split}' has no source of text pairs. "
-            "Give one, such as jsonl:FILES?fields=inputs,targets."
+            f"--decode={decode}: split {split} has no text pairs. Give some, such as jsonl:FILES?fields=inputs,targets."
         )
     if found and "bleu" in measures:
         sacrebleu()

@@ -94,7 +94,7 @@ def score(
     # math.fsum on the host: a float32 sum over millions of tokens would lose the last digits.
     total = jax.tree.map(lambda *values: math.fsum(map(float, values)), *sums)
     if not any(total["counts"].values()):
-        raise UserError(f"split '{split}' has no token that the model could be scored on; give it more text")
+        raise UserError(f"split {split}: no token to score. Give it more text.")
     objective = run.spec.objective
     terms = compute_terms(objective, total["sums"], total["counts"])
     scores = terms | objective.summarize(terms, total, data)

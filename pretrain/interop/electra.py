@@ -97,6 +97,6 @@ def add_generator(model: ConfigDict, generator: Mapping, source: str) -> None:
     for name, value in generator.items():
         if name != "dtype" and expected[name] != value:
             raise UserError(
-                f"{source}: {name}={value!r}, but the discriminator's generator has {expected[name]!r}. "
+                f"{source}: {name}={value!r}, but the discriminator expects {expected[name]!r}. "
                 "Use two folders of one training."
             )

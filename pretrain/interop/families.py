@@ -61,10 +61,7 @@ def check_padding(family: Family, special: Mapping[str, int]) -> None:
     """Raises UserError if the class counts positions from a padding id that is not the tokenizer's."""
     pad = special.get("pad")
     if family.pad_id not in (None, pad):
-        raise UserError(
-            f"padding id {pad}: {family.model_type} counts positions from padding id {family.pad_id}. "
-            "Train with such a tokenizer."
-        )
+        raise UserError(f"padding id {pad}: {family.model_type} needs {family.pad_id}. Train with such a tokenizer.")
 
 
 def weight_map(family: Family, section: Mapping) -> WeightMap:

@@ -109,7 +109,7 @@ class Family:
         known = IGNORED | allowed.keys() | read.keys() | {*self.ignored_keys, *DTYPE_KEYS}
         for name, value in given.items():
             if name not in known:
-                raise UserError(f"{source}: {name}={value!r:.60}: unknown key. Remove it if it changes no number.")
+                raise UserError(f"{source}: {name}={value!r:.60}: unknown key. Remove it if it has no effect.")
         # Words before fixed values: an unknown activation is named by the key that the user knows.
         section = {}
         for key in self.keys:
@@ -121,7 +121,7 @@ class Family:
         for name, value in {**given, **read}.items():
             if name in allowed and value not in allowed[name]:
                 choices = " or ".join(dict.fromkeys(map(repr, allowed[name])))
-                raise UserError(f"{source}: {name}={value!r:.60}: only {choices} can be imported. Use another model.")
+                raise UserError(f"{source}: {name}={value!r:.60}: only {choices} is supported. Use another model.")
         # Ours is 0 for "as another field", so that equal sizes give one config.
         for key in self.keys:
             if key.same_as and section[key.field] == section[key.same_as]:

@@ -33,7 +33,7 @@ class Source:
         self.folder = Path(folder)
         self.file = str(self.folder / CONFIG)
         if not (self.folder / CONFIG).is_file():
-            raise UserError(f"--folder={folder}: no {CONFIG}. Give a folder that save_pretrained or hf download made.")
+            raise UserError(f"--folder={folder}: has no {CONFIG}. Give a folder of save_pretrained.")
         self.given = read_json(self.folder / CONFIG)
         self.tensors = Tensors(self.folder)
         self.family = families.of_config(self.given, self.tensors.shapes, self.file)
@@ -94,7 +94,7 @@ def import_folder(
         )
         if tokenizer.vocab_size > config.model.vocab_size:
             raise UserError(
-                f"{model.file}: vocab_size={config.model.vocab_size}: the tokenizer {config.tokenizer.path} has "
+                f"{model.file}: vocab_size={config.model.vocab_size}: {config.tokenizer.path} has "
                 f"{tokenizer.vocab_size} entries. Use files of one model."
             )
         ids = family.ids(tokenizer_files.with_language(run.folders.tokenizer, tokenizer.special, family))

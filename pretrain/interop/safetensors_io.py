@@ -19,7 +19,7 @@ def _library():
     try:
         import safetensors
     except ImportError:
-        raise UserError("import and export need safetensors. Run pip install -e '.[hf]' in the clone.") from None
+        raise UserError("import and export need safetensors. Run pip install -e '.[hf]'.") from None
     return safetensors
 
 

@@ -56,7 +56,7 @@ def section(folder: Path, kinds: tuple[str, ...], prepared: bool = False) -> dic
             if not path.is_file() or (kind == "wordpiece" and name == JSON and kind_of(read_json(path)) != "WordPiece"):
                 continue
             if kind == "xlm" and not prepared:  # XLM's class runs Moses' scripts first, which are not here
-                raise UserError(f"{path}: text must be prepared with XLM's tools. Do so and import with --prepared.")
+                raise UserError(f"{path}: needs text prepared by XLM's tools. Import with --prepared.")
             check_settings(kind, path, settings)
             fields = {"kind": kind, "path": str(path), "sentinels": 0}
             if kind == "sentencepiece":
@@ -233,7 +233,7 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
         if "sentencepiece" not in family.tokenizers:
             raise UserError(
                 f"{source}: {family.model_type} has no class for a SentencePiece model that rewrites text. "
-                "Train with another tokenizer."
+                "Use another tokenizer."
             )
         shutil.copyfile(file, folder / FILES["sentencepiece"][0])
         settings |= {"tokenizer_class": "T5Tokenizer", "extra_ids": len(tokenizer_store.added_tokens(source))}

@@ -37,7 +37,7 @@ def build(config, model):
     for key in ("z_loss", "label_smoothing"):
         if config.train[key] and not (objective.supports_smoothing and model.single_softmax):
             raise UserError(
-                f"config.train.{key}={config.train[key]} does not serve config.objective.kind={kind}, or "
+                f"config.train.{key}={config.train[key]} excludes config.objective.kind={kind} and "
                 "config.model.cutoffs. Set it to 0."
             )
     objective = objective.from_config(config, model)

@@ -188,7 +188,7 @@ def teacher_sets(layers: tuple[int, ...], model, teacher) -> tuple[int, ...]:
     starts = dict(zip(here, (there[layer] for layer in layers), strict=True))
     if unlike := [layer for own, layer in zip(here, layers, strict=True) if there[layer] != starts[own]]:
         raise UserError(
-            f"config.distill.layers={tuple(layers)}: layer {unlike[0]} starts a layer that shares its parameters "
-            f"(config.model.groups={model.groups}) with one that starts otherwise. Name layers that share theirs."
+            f"config.distill.layers={tuple(layers)}: layer {unlike[0]} and another start one group of layers "
+            f"(config.model.groups={model.groups}), but differ. Name layers with the same parameters."
         )
     return tuple(starts.values())

@@ -45,9 +45,7 @@ def make_mesh(
         text = ", ".join(f"{axis}={sizes[axis]}" for axis in AXES)
         needed = math.prod(sizes[axis] for axis in AXES if axis != free)
         wants, remedy = (f"a multiple of {needed}", "") if free else (needed, ", or set one to -1")
-        raise UserError(
-            f"config.mesh ({text}) needs {wants} devices and there are {len(devices)}. Change one of its sizes{remedy}."
-        )
+        raise UserError(f"config.mesh ({text}) needs {wants} devices, not {len(devices)}. Change a size{remedy}.")
     sizes = tuple(shape.values())
     try:
         return jax.make_mesh(sizes, AXES, axis_types=AUTO, devices=devices)
@@ -80,7 +78,7 @@ def _sizes(sizes: Mapping) -> tuple[dict[str, int], str]:
     """(size by axis, the axis of size -1 or ""); that axis counts as 1 until the devices are known."""
     free = [axis for axis in AXES if sizes[axis] == -1]
     if len(free) > 1:
-        raise UserError(f"config.mesh.{free[0]}=-1 and config.mesh.{free[1]}=-1. Set -1 for one axis at most.")
+        raise UserError(f"config.mesh.{free[0]}=-1 and config.mesh.{free[1]}=-1. Set -1 only once.")
     return {axis: 1 if axis in free else sizes[axis] for axis in AXES}, "".join(free)
 
 
@@ -106,7 +104,7 @@ class Layout:
                 continue
             if axis not in self.rules:
                 raise UserError(
-                    f"config.mesh.rules does not map '{axis}', an axis of parameter '{name}'. Add ('{axis}', None) to "
+                    f"config.mesh.rules: no rule for {axis!r} of parameter {name!r}. Add ({axis!r}, None) to "
                     "replicate it."
                 )
             # Mesh axes of one device split nothing, so two logical axes may share them.

@@ -110,7 +110,7 @@ class Topology:
         """
         packages, extra = COMPILERS[self.hardware.platform]
         if not any(importlib.util.find_spec(package) for package in packages):
-            raise UserError(f"--topology={self.name}: {packages[0]} is not installed. Run pip install -e '.[{extra}]'.")
+            raise UserError(f"--topology={self.name}: needs {packages[0]}. Run pip install -e '.[{extra}]'.")
         _leave_accelerators_alone(self)
         match self.hardware.platform:
             case "tpu":
@@ -136,7 +136,7 @@ def parse(name: str) -> Topology:
     exists = hardware.platform != "tpu" or is_rented(kind, shape)
     if len(shape) != hardware.dims or math.prod(shape) > hardware.most or not exists:
         wanted = SLICES.get(hardware.dims, f"a number of devices, at most {hardware.most:,}")
-        raise UserError(f"--topology={name}: not a shape of {kind}. Write {wanted}, as in {kind}:{hardware.example}.")
+        raise UserError(f"--topology={name}: not a shape of {kind}. Write {wanted}, such as {kind}:{hardware.example}.")
     return Topology(name, hardware, shape)
 
 
@@ -183,6 +183,6 @@ def _tpus(topology: Topology) -> list:
     except (jax.errors.JaxRuntimeError, RuntimeError, NotImplementedError) as error:
         said = str(error).splitlines()[0]
         raise UserError(
-            f"--topology={topology.name}: libtpu does not know this shape ({said}). "
+            f"--topology={topology.name}: unknown to libtpu ({said}). "
             f"Try {topology.hardware.family}:{topology.hardware.example}."
         ) from error

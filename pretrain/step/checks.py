@@ -31,8 +31,7 @@ def check_config(config) -> None:
     # A trace that can never begin is a mistake; one that outlasts the run is cut short.
     if window and window[0] > train.steps:
         raise UserError(
-            f"config.log.profile={window} begins after the last step, config.train.steps={train.steps}. Name earlier "
-            "steps, or leave it empty."
+            f"config.log.profile={window} begins after config.train.steps={train.steps}. Name earlier steps."
         )
     task, scored = corruption.build(config.objective.to_dict()), configs.scored_length(config)
     if config.evaluate.length:  # `input_pipeline.validate` checks data.length
@@ -56,17 +55,14 @@ def _check_context(config, key: str, length: int, context_key: str, context: int
     targets = task.target_length(length) if task.uses_text_pairs else 0
     if max(length, targets) > context:
         made = f" and config.objective.density make {targets} targets," if targets > max(length, context) else " is"
-        raise UserError(f"{key}={length}{made} longer than {context_key}={context}. Lower the one or raise the other.")
+        raise UserError(f"{key}={length}{made} longer than {context_key}={context}. Change one of them.")
 
 
 def check_model(model, config) -> None:
     """Raise UserError where the model does not fit the layout of the data or a tokenizer of known size."""
     # The shapes for one row show whether there is a memory at all.
     if recurrent_state.shapes(model, 1) and config.data.layout != "stream":
-        raise UserError(
-            f"config.data.layout='{config.data.layout}' has no order for the model's memory to follow. Set "
-            "--config.data.layout=stream."
-        )
+        raise UserError(f"config.data.layout={config.data.layout}: the model's memory needs rows in order. Set stream.")
     # Trained tokenizers have as many entries as asked for, so this can be checked before training one.
     special = corruption.special(config.objective.to_dict(), config.data.layout)
     entries = known_size(config.tokenizer.to_dict(), special)
@@ -78,8 +74,8 @@ def check_vocabulary(model, entries: int) -> None:
     """Raise UserError where a tokenizer has more entries than the model has rows."""
     if entries > model.input_vocab_size:
         raise UserError(
-            f"config.model.vocab_size={model.vocab_size} is smaller than the tokenizer's {entries} entries. Set "
-            f"--config.model.vocab_size={entries} or use a smaller tokenizer."
+            f"config.model.vocab_size={model.vocab_size} is below the tokenizer's {entries} entries. Set "
+            f"--config.model.vocab_size={entries}."
         )
 
 

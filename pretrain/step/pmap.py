@@ -30,8 +30,7 @@ class PmapSpec(TrainSpec):
         for axis in ("fsdp", "sequence", "tensor"):
             if config.mesh[axis] not in (1, -1):
                 raise UserError(
-                    f"config.mesh.{axis}={config.mesh[axis]} and config.train.backend='pmap' exclude each other. Set "
-                    "the axis to 1, or the backend to 'jit'."
+                    f"config.mesh.{axis}={config.mesh[axis]} needs config.train.backend='jit'. Set that, or 1 device."
                 )
         rules = (("batch", "data"), ("length", None), ("layers", None))
         return dict.fromkeys(AXES, 1) | {"data": -1}, rules

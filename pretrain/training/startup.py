@@ -177,7 +177,7 @@ def check_local_folder(config, workdir: str, fresh: str) -> None:
     options = {"--fresh": fresh, "config.distill.teacher": config.distill.teacher}
     for name, value in (options | {"config.log.profile": config.log.profile}).items():
         if value and Workdir(workdir).remote:
-            raise UserError(f"{name}={value} needs a --workdir on a disk, and {workdir} is in an object store.")
+            raise UserError(f"{name}={value}: {workdir} is in an object store. Give a --workdir on a disk.")
 
 
 def check_same_run(config, workdir: str) -> None:
@@ -229,7 +229,7 @@ def find_other_runs(config, workdir: str, fresh: bool) -> OtherRuns:
         return OtherRuns(find_weights(start_from, workdir) if start_from else None, teacher)
     for key, value in (("train.start_from", start_from), ("distill.layers", tuple(config.distill.layers))):
         if value:
-            raise UserError(f"config.{key}={value}, but {workdir} has imported weights to start from. Leave one out.")
+            raise UserError(f"config.{key}={value}, but {workdir} has imported weights. Leave one out.")
     name, model = f"the imported weights of {workdir}", configs.saved(workdir).model
     weights = Weights(name, params_only.initial_weights(here), here.folders.tokenizer, model, complete=True)
     return OtherRuns(weights, teacher)
