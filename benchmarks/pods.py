@@ -10,7 +10,7 @@ from functools import partial
 import jax
 
 from configs import common
-from pretrain.decoding import reading
+from pretrain.decoding import forward
 from pretrain.step.train_spec import TrainSpec
 
 CHIPS, ROWS, LENGTH = 4, 8, 256
@@ -117,7 +117,7 @@ def lowered(model: str, layout: dict[str, int], task: str, devices):
             source = {name: one for name, one in features.items() if name in ("inputs", "input_segments")}
             source = {name: jax.ShapeDtypeStruct(one.shape, one.dtype) for name, one in source.items()}
             with spec.scope():
-                programs = reading.lower(spec.model, params, ROWS, LENGTH, source)
+                programs = forward.lower(spec.model, params, ROWS, LENGTH, source)
             return programs["prompt" if task == "prompt" else "token"], None
 
 

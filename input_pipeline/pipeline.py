@@ -48,7 +48,7 @@ def prepare(
     report: Callable[[str], None] = print,
     accept: Callable[[Tokenizer], None] = lambda tokenizer: None,
     read_all: bool = False,
-    taken: Path | None = None,
+    inherited: Path | None = None,
     scratch: Path | None = None,
     workers: Workers | None = None,
 ) -> "Corpus":
@@ -58,17 +58,19 @@ def prepare(
     sources: by split, as `validate.check` returned them; None: they are checked here.
     report: receives what takes long. accept: sees the tokenizer before text is tokenised, and may raise.
     read_all: verify checksums of large stores and plans too.
-    taken: folder of another run's tokenizer, for a config that names none.
+    inherited: folder of another run's tokenizer, for a config that names none.
     scratch: folder for plans if the run's own is read-only. workers: tokenise (None: processes of this machine).
 
     Splits, tokenizer and stores depend on the text alone, never on a seed or on `workers`. Safe to run in several
     processes at once, and to kill. Errors: DataError.
     """
     if sources is None:
-        sources = validate.check(data, tokenizer, objective, folders, taken is not None)
+        sources = validate.check(data, tokenizer, objective, folders, inherited is not None)
     # Splits come first: the tokenizer must not see text that is held out.
     share, special = splits.holdout_share(data), corruption.special(objective, data["layout"])
-    opened = tokenizer_store.make_folder(folders.tokenizer, tokenizer, sources, share, report, special, taken, accept)
+    opened = tokenizer_store.make_folder(
+        folders.tokenizer, tokenizer, sources, share, report, special, inherited, accept
+    )
     validate.check_ends(opened, data, report)
 
     cache = IndexCache(validate.store_root(data, folders.data), scratch, report, read_all)
@@ -345,8 +347,8 @@ def _read_documents(part: Part, sentences: str = "") -> Iterator[Document]:
     """Documents of a part of a split, read from its source again. Errors: DataError if it is gone."""
     part.source.files()
     for document in documents(part.source, part.source.spans(1 << 30), sentences):
-        # `place` is a hash of the document in [0, 1): those below the share are held out.
-        if (document.place < part.holdout) == (part.split == HELD):
+        # Documents whose rank is below the share are held out.
+        if (document.holdout_rank < part.holdout) == (part.split == HELD):
             yield document
 
 

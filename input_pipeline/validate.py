@@ -30,17 +30,17 @@ OF_SENTENCES = ("pairs", "sentences", "halves")  # layouts that need to know whe
 
 
 def check(
-    data: Mapping, tokenizer: Mapping, objective: Mapping, folders: Folders, taken: bool = False
+    data: Mapping, tokenizer: Mapping, objective: Mapping, folders: Folders, inherited: bool = False
 ) -> dict[str, list[Source]]:
     """Checks settings, files and first records; returns the sources of train, validation and test by split.
 
     data, tokenizer, objective: sections of configs/common.py.
-    taken: another run's tokenizer is used if the config names none.
+    inherited: another run's tokenizer is used if the config names none.
     Sources whose token stores in `folders` are complete need no files any more. Errors: DataError.
     """
-    taken = taken or tokenizer_store.is_made(folders.tokenizer)
-    named, share = check_settings(data, tokenizer, objective, taken), holdout_share(data)
-    tokenizer_store.check(folders.tokenizer, tokenizer, taken)
+    inherited = inherited or tokenizer_store.is_made(folders.tokenizer)
+    named, share = check_settings(data, tokenizer, objective, inherited), holdout_share(data)
+    tokenizer_store.check(folders.tokenizer, tokenizer, inherited)
     missing = [
         source
         for name, found in named.items()
@@ -61,7 +61,7 @@ def check(
 
 
 def check_settings(
-    data: Mapping, tokenizer: Mapping, objective: Mapping, taken: bool = False
+    data: Mapping, tokenizer: Mapping, objective: Mapping, inherited: bool = False
 ) -> dict[str, list[Source]]:
     """The part of `check` that needs no file: settings that cannot be on any machine."""
     task = corruption.build(objective)
@@ -77,9 +77,9 @@ def check_settings(
     spoken = {name for source in named["train"] for name in source.languages}
     if missing := set(data["languages"]) - spoken:
         raise DataError(f"data.languages={tuple(data['languages'])}: data.train has no {min(missing)}. Remove it.")
-    tokenizer_settings.check_settings(tokenizer, taken)
+    tokenizer_settings.check_settings(tokenizer, inherited)
     # A tokenizer that is not trained here has its own number of sentinels, which is in its file.
-    trained_here = tokenizer_settings.is_made_here(tokenizer, taken)
+    trained_here = tokenizer_settings.is_made_here(tokenizer, inherited)
     if trained_here and not all(source.fields for source in named["train"]):
         task.check_sentinels(data["length"], tokenizer["sentinels"])
     return named

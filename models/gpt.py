@@ -63,9 +63,11 @@ class Decoder(Model):
         self.tokens = self._table("tokens", normal(self.init_std, *names), self.input_vocab_size)
         init = normal(self.position_init_std, "positions", "embed")
         if self.positions == "learned":
-            self.rows = self._table("positions", init, self.context)
+            self.position_table = self._table("positions", init, self.context)
         if self.positions == "factorised":
-            self.axes = [self._table(f"positions_{i}", init, size) for i, size in enumerate(self.position_axes)]
+            self.position_tables = [
+                self._table(f"positions_{i}", init, size) for i, size in enumerate(self.position_axes)
+            ]
         self.make_layers()
         # Post-norm layers end with a norm; "replace" leaves the sum unnormed.
         if self.placement == "pre":
@@ -157,12 +159,12 @@ class Decoder(Model):
             # Vaswani et al. 2017, section 3.4: rows drawn narrow get the size of the positions added to them.
             x = x * math.sqrt(self.width)
         if self.positions == "learned":
-            x = x + jnp.take(self.rows, positions, axis=0)
+            x = x + jnp.take(self.position_table, positions, axis=0)
         if self.positions.startswith("sinusoid"):
             x = x + sinusoid(positions, self.width, self.positions == "sinusoid_concatenated")
         if self.positions == "factorised":
             # Digits of the position in mixed radix, the last axis first: channel, then column, then row of an image.
-            for table in reversed(self.axes):
+            for table in reversed(self.position_tables):
                 x = x + jnp.take(table, positions % len(table), axis=0)
                 positions = positions // len(table)
         return x.astype(self.dtype)

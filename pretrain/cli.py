@@ -60,12 +60,12 @@ def main(argv: Sequence[str]) -> int:
         arguments = parse(argv)
         return 0 if arguments is None else run(arguments)
     except Exception as error:
-        code, message = verdict(error)
+        code, message = exit_code_and_message(error)
         print(message, end="", file=sys.stderr, flush=True)
         return code
 
 
-def verdict(error: Exception) -> tuple[int, str]:
+def exit_code_and_message(error: Exception) -> tuple[int, str]:
     """The exit code of an exception, and what is printed about it."""
     if isinstance(error, BrokenPipeError):
         return UNREAD, ""

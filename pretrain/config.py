@@ -23,7 +23,7 @@ from configs import common
 from configs.ranges import Range
 from input_pipeline.io import make_folder, open_path, read_json
 from pretrain.errors import USER_ERRORS, UserError, join_some, nearest
-from pretrain.workdir import ANEW, CONFIG, Workdir, write
+from pretrain.workdir import CONFIG, FRESH_START, Workdir, write
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_RECIPES = ("__init__", "common", "model_kinds", "ranges")
@@ -355,7 +355,9 @@ def check_same_run(workdir: str, config: ConfigDict) -> None:
         return
     if changed := differences(saved(workdir), config):
         shown = join_some(changed, MAX_DIFFERENCES, "; ")
-        raise UserError(f"--workdir={workdir}: has another config: {shown}. Choose another --workdir, or {ANEW}.")
+        raise UserError(
+            f"--workdir={workdir}: has another config: {shown}. Choose another --workdir, or {FRESH_START}."
+        )
 
 
 def as_tuples(value):

@@ -25,7 +25,7 @@ RECORD = "files.json"  # sizes and checksums of the files
 COMMITTED = "commit_success.txt"  # Orbax's mark of a complete checkpoint in an object store
 
 # Remedy for a run that cannot continue.
-ANEW = "start at update 0 with --fresh=NAME, which moves this run to earlier/NAME"
+FRESH_START = "start at step 0 with --fresh=NAME, which moves this run to earlier/NAME"
 
 _UNNAMED, _DELETED = ".orbax-checkpoint-tmp", ".deleted"  # in names of incomplete and of doomed checkpoints
 _EARLIER = "earlier"  # folder of the runs that --fresh moved away

@@ -112,7 +112,7 @@ def document_windows(stream: Stream, length: int) -> Windows:
 
     Errors: DataError if a document does not have exactly `length` ids.
     """
-    sizes = stream.documents() - 1  # without the end token
+    sizes = stream.document_sizes() - 1  # without the end token
     wrong = np.flatnonzero(sizes != length)
     if len(wrong):
         raise DataError(

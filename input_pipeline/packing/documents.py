@@ -93,7 +93,7 @@ class Packed:
 
     def __init__(self, stream: Stream, length: int, cache: IndexCache):
         name, action = f"packed-{stream.identity}-{length}", f"packing documents into rows of {length}"
-        self.plan = cache.load(Plan, name, lambda: pack(stream.each_documents(), length), action)
+        self.plan = cache.load(Plan, name, lambda: pack(stream.iter_document_sizes(), length), action)
         self.stream, self.length = stream, length
 
     def __len__(self) -> int:

@@ -48,7 +48,7 @@ def sentence_tables(stream: Stream) -> tuple[np.ndarray, np.ndarray]:
 def stream_places(stream: Stream) -> Callable[[np.ndarray], np.ndarray]:
     """Maps places in text without end tokens (int64 [n]) to places in the stream."""
     has_ends = stream.tokens > stream.bare_tokens
-    sizes = stream.documents() - has_ends
+    sizes = stream.document_sizes() - has_ends
     begins = np.cumsum(sizes) - sizes  # of each document, without end tokens
     # An id of document d has d + 1 end tokens before it.
     return lambda places: places + has_ends * np.searchsorted(begins, places, "right")

@@ -18,19 +18,19 @@ LISTED = 20  # bad records that are listed
 class Document(NamedTuple):
     """The texts of a document, each in chunks to be read once and in order; for an image, its bytes.
 
-    place: a hash, uniform from 0 to 1, of the file's name where a file is a document, else of the content, so that
-    equal lines share a place. Documents whose place is below `data.holdout` are held out. texts: one, or one per field
-    that the source names; none if all would be empty.
+    holdout_rank: a hash in [0, 1) of the file's name if a file is a document, else of the content, so that equal lines
+        share it. Documents below `data.holdout` are held out.
+    texts: one, or one per field that the source names; none if all would be empty.
     """
 
-    place: float
+    holdout_rank: float
     texts: tuple[Iterable[str] | Iterable[bytes], ...]
 
     @classmethod
-    def from_texts(cls, place: float, *texts: str) -> "Document":
+    def from_texts(cls, holdout_rank: float, *texts: str) -> "Document":
         # An empty text beside others is one empty chunk, which digests of token stores count.
         chunks = tuple((text,) if len(text) <= CHUNK else split_chunks([text]) for text in texts)
-        return cls(place, chunks if any(texts) else ())
+        return cls(holdout_rank, chunks if any(texts) else ())
 
     @property
     def chunks(self) -> Iterator[str] | Iterator[bytes]:

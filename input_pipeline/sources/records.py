@@ -142,4 +142,6 @@ class Parallel(Source):
                     document = BadRecord(f"'{self.spec}', line {number}", f"is not UTF-8 text ({error}). Convert it.")
                 yield document
         except ValueError as error:  # files of unequal length
-            raise DataError(f"'{self.spec}', near line {number}: {error}. Give files with equally many lines.") from error
+            raise DataError(
+                f"'{self.spec}', near line {number}: {error}. Give files with equally many lines."
+            ) from error

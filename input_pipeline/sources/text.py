@@ -131,7 +131,7 @@ def divided_file(span: Span, holdout: float, read: Callable[[Span], Iterator[Doc
         line = stream.read(min(CHUNK, size - wanted)).find(b"\n") + 1
     cut = span.start + wanted + (line if 0 < line < size - wanted else 0)
     for place, part in ((1.0, span._replace(end=cut)), (0.0, span._replace(start=cut, end=span.start + size))):
-        yield from (document._replace(place=place) for document in read(part))
+        yield from (document._replace(holdout_rank=place) for document in read(part))
 
 
 def _decode(span: Span) -> Iterator[str]:

@@ -123,14 +123,14 @@ class Stream:
         index = bisect.bisect_right(self._document_ends, number)
         return index, number - _before(self._document_ends, index)
 
-    def each_documents(self) -> Iterator[np.ndarray]:
+    def iter_document_sizes(self) -> Iterator[np.ndarray]:
         """Tokens of each document with the end token before it, int64 [documents], shard by shard."""
         for shard in self.shards:
             yield np.diff(shard.open(DOCUMENTS)[:, 0], prepend=0)
 
-    def documents(self) -> np.ndarray:
+    def document_sizes(self) -> np.ndarray:
         """Tokens of each document with the end token before it, int64 [documents]. Reads all shards."""
-        return np.concatenate([np.zeros(0, np.int64), *self.each_documents()])
+        return np.concatenate([np.zeros(0, np.int64), *self.iter_document_sizes()])
 
 
 def _before(ends: Sequence[int], index: int) -> int:

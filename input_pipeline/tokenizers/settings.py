@@ -72,8 +72,8 @@ KINDS = {
 CHOICES = {"kind": KINDS, "algorithm": sentencepiece.ALGORITHMS, "pieces": sentencepiece.PIECES}
 
 
-def check_settings(config: Mapping, taken: bool = False) -> None:
-    """Raises DataError for unusable settings. `taken`: another run's tokenizer is used if `config` names none."""
+def check_settings(config: Mapping, inherited: bool = False) -> None:
+    """Raises DataError for unusable settings. `inherited`: another run's tokenizer is used if `config` names none."""
     for name, choices in CHOICES.items():
         if config[name] not in choices:
             raise DataError(f"tokenizer.{name}={config[name]} is unknown. Choose one of: {', '.join(choices)}.")
@@ -83,7 +83,7 @@ def check_settings(config: Mapping, taken: bool = False) -> None:
             f"tokenizer.unknown={config['unknown']} needs tokenizer.kind=huggingface, not {name}. Set "
             "--config.tokenizer.unknown=."
         )
-    if KINDS[name].own is None and not (config["path"] or taken):
+    if KINDS[name].own is None and not (config["path"] or inherited):
         file = KINDS[name].ready or JSON
         raise DataError(
             f"tokenizer.kind={name} cannot be trained. Set tokenizer.path to its {file}, or {training_flags(config)}."
@@ -125,19 +125,19 @@ def known_size(config: Mapping, special: Sequence[str]) -> int | None:
     return own + len(_lacking(config, special)) + config["sentinels"]
 
 
-def known_padding(config: Mapping, taken: bool) -> Mapping[str, int] | None:
+def known_padding(config: Mapping, inherited: bool) -> Mapping[str, int] | None:
     """The padding id, by name, of the tokenizer that `config` will have; empty if it has none.
 
-    None if only its file determines it, or another run's that is `taken`.
+    None if only its file determines it, or another run's that is `inherited`.
     """
-    if not is_made_here(config, taken):
+    if not is_made_here(config, inherited):
         return None
     return {"pad": 0} if config["kind"] == "wordpiece" else {}  # the first of its special pieces
 
 
-def is_made_here(config: Mapping, taken: bool = False) -> bool:
-    """Whether the tokenizer comes from no file, nor from another run if one is `taken`."""
-    return config["kind"] == "bytes" or (KINDS[config["kind"]].own is not None and not (config["path"] or taken))
+def is_made_here(config: Mapping, inherited: bool = False) -> bool:
+    """Whether the tokenizer comes from no file, nor from another run if one is `inherited`."""
+    return config["kind"] == "bytes" or (KINDS[config["kind"]].own is not None and not (config["path"] or inherited))
 
 
 def _lacking(config: Mapping, special: Sequence[str]) -> list[str]:

@@ -21,11 +21,16 @@ from input_pipeline.tokenizers.base import Bytes, Tokenizer, extend, is_code
 from input_pipeline.tokenizers.settings import JSON, KINDS, required, text, training_flags
 
 MADE = "made.json"
-# Entries of made.json besides settings: CRC-32 of the tokenizer's file; settings of the other run that it was taken
+# Entries of made.json besides settings: CRC-32 of the tokenizer's file; settings of the other run that it was inherited
 # from; and tokens of a ready file by special id, from settings beside it.
 CHECKSUM, BASE, ROLES = "checksum", "base", "roles"
 BASE_SETTINGS = ("kind", "unknown", "special", "sentinels", BASE, ROLES)  # kept of the other run's
-TAKEN = ("kind", "path", "cased", "sentinels")  # settings of a tokenizer taken from another run without being named
+INHERITED = (
+    "kind",
+    "path",
+    "cased",
+    "sentinels",
+)  # settings of a tokenizer inherited from another run without being named
 
 
 def make_folder(
@@ -35,15 +40,16 @@ def make_folder(
     holdout: float,
     report: Callable[[str], None],
     special: Sequence[str] = (),
-    taken: Path | None = None,
+    inherited: Path | None = None,
     accept: Callable[[Tokenizer], None] = lambda tokenizer: None,
     roles: Mapping[str, str] | None = None,
 ) -> Tokenizer:
     """Opens the tokenizer in `folder`, after making the one that `config` asks for if there is none.
 
     named: sources of each split; symbols are counted in all of them, everything else in the training split.
-    special: special ids that the task needs, added to a tokenizer made here. taken: folder of another run's tokenizer,
-    used if `config` names none. accept: raises if the tokenizer will not do; then a new one is not kept.
+    special: special ids that the task needs, added to a tokenizer made here.
+    inherited: folder of another run's tokenizer, used if `config` names none.
+    accept: raises if the tokenizer is unusable; then a new one is not kept.
     roles: tokens of the ready file by special id.
 
     Several processes may call this at once: one works, the others wait. Errors: DataError for a tokenizer made from
@@ -56,7 +62,7 @@ def make_folder(
             # Another process may have made it meanwhile.
             if not is_made(folder):
                 remove_partial(folder)
-                other = _other_folder(config, taken)
+                other = _other_folder(config, inherited)
                 settings = _settings(config, asked, other) | ({ROLES: dict(roles)} if roles else {})
                 if KINDS[config["kind"]].file:
                     settings[CHECKSUM] = _make(folder, config, named, settings, other, report)
@@ -67,9 +73,9 @@ def make_folder(
                 write_settings(folder / MADE, settings)
     if tokenizer is None:
         was = read_settings(folder)
-        # Of a tokenizer taken from another run, settings of training do not matter.
+        # Of a tokenizer inherited from another run, settings of training do not matter.
         if BASE in was and not was.get("path"):
-            asked = {name: asked[name] for name in TAKEN if name in asked}
+            asked = {name: asked[name] for name in INHERITED if name in asked}
         names = [name for name in {**asked, **was} if name not in (CHECKSUM, BASE, ROLES)]
         _check_same(folder, was, asked, names)
         tokenizer = _open(folder, was)
@@ -126,7 +132,7 @@ def added_tokens(folder: Path) -> list[str]:
 
 
 def _open(folder: Path, settings: Mapping) -> Tokenizer:
-    """The tokenizer in `folder` with all its ids, those that it had in the run it was taken from first."""
+    """The tokenizer in `folder` with all its ids, those that it had in the run it was inherited from first."""
     if BASE in settings:
         base = _open(folder, {CHECKSUM: settings.get(CHECKSUM)} | settings[BASE])
     else:
@@ -162,7 +168,7 @@ def _origin(settings: Mapping) -> str:
 
 
 def _settings(config: Mapping, asked: Mapping, other: Path | None) -> dict:
-    """The content of made.json for a tokenizer made as `asked`, or taken from the folder `other`."""
+    """The content of made.json for a tokenizer made as `asked`, or inherited from the folder `other`."""
     if not other:
         return dict(asked)
     theirs = read_settings(other)
@@ -170,7 +176,7 @@ def _settings(config: Mapping, asked: Mapping, other: Path | None) -> dict:
     _check_same(other, theirs, config, same)
     base = {BASE: {name: theirs[name] for name in BASE_SETTINGS if name in theirs}}
     # Without a name the tokenizer is the other run's as it is, with no ids for this run's task.
-    return {name: asked[name] for name in asked if config["path"] or name in TAKEN} | base
+    return {name: asked[name] for name in asked if config["path"] or name in INHERITED} | base
 
 
 def _make(folder: Path, config: Mapping, named, settings: Mapping, other: Path | None, report) -> int:
@@ -223,7 +229,7 @@ def sample(sources: Sequence[Source], budget: float, holdout: float) -> Iterator
     random.Random(0).shuffle(spans)
     for source, span in spans:
         for document in source.good_documents(span):
-            if document.place < holdout:
+            if document.holdout_rank < holdout:
                 continue
             for chunk in document.chunks:
                 if budget <= 0:
@@ -255,11 +261,11 @@ def _named_path(config: Mapping) -> Path:
     return open_path(os.path.expanduser(config["path"]))
 
 
-def _other_folder(config: Mapping, taken: Path | None) -> Path | None:
-    """The folder of another run's tokenizer that `config` names, or else `taken`."""
+def _other_folder(config: Mapping, inherited: Path | None) -> Path | None:
+    """The folder of another run's tokenizer that `config` names, or else `inherited`."""
     if config["kind"] == "bytes":
         return None
-    path = _named_path(config) if config["path"] else taken and open_path(taken)
+    path = _named_path(config) if config["path"] else inherited and open_path(inherited)
     return _folder_of(path) if path else None
 
 
@@ -270,10 +276,10 @@ def _folder_of(path: Path) -> Path | None:
     return folder if is_its_file and is_made(folder) else None
 
 
-def check(folder: Path, config: Mapping, taken: bool = False) -> None:
+def check(folder: Path, config: Mapping, inherited: bool = False) -> None:
     """Raises DataError if the tokenizer's file or package is missing. A tokenizer in `folder` needs no file.
 
-    `taken`: another run's tokenizer is used if `config` names none.
+    `inherited`: another run's tokenizer is used if `config` names none.
     """
     kind, path = KINDS[config["kind"]], _named_path(config)
     if kind.is_tokenizer_json:
@@ -282,8 +288,8 @@ def check(folder: Path, config: Mapping, taken: bool = False) -> None:
         return
     if within := [name for name in (JSON, "tokenizer.model", "spiece.model") if (path / name).is_file()]:
         remedy = f"Name its {within[0]}."
-    elif taken or kind.own is not None:
-        remedy = "Leave it empty" + " to train one" * (not taken) + ", or correct it."
+    elif inherited or kind.own is not None:
+        remedy = "Leave it empty" + " to train one" * (not inherited) + ", or correct it."
     else:
         remedy = f"Correct it (docs/data.md has downloads), or set it to nothing and {training_flags(config)}."
     raise DataError(f"tokenizer.path={path} is no file. {remedy}")

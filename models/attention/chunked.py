@@ -22,7 +22,7 @@ BANDS = 8  # more would save less than 1/16 of the square, and each is a loop to
 
 
 @dataclass(frozen=True)
-class Rows:
+class QueryBlocks:
     """Attention of queries [B, N, T, H] to keys [B, N, S, H], a block of `rows` queries at a time.
 
     limit(stop): number of leading keys that queries before `stop` may see; None if all see all.
@@ -137,7 +137,7 @@ def _pad_mask(mask, padding):
     return mask
 
 
-def _rows(mask, dropout):
+def _query_blocks(mask, dropout):
     def block(start, rows, keys):
         drop = None if dropout is None else dropout.tile(start, rows, 0, keys)
         return mask.tile(start, rows, 0, keys), drop
@@ -147,7 +147,7 @@ def _rows(mask, dropout):
 
     # With an offset the queries' positions are traced, and a prefix opens future keys: then all blocks see all keys.
     static_future = mask.causal and mask.offset is None and mask.prefix is None
-    return Rows(ROWS, (lambda stop: mask.memory + stop) if static_future else None, block, added)
+    return QueryBlocks(ROWS, (lambda stop: mask.memory + stop) if static_future else None, block, added)
 
 
 @jax.custom_vjp
@@ -156,7 +156,7 @@ def _attend(query, key, value, mask, bias, dropout):
 
 
 def _forward(query, key, value, mask, bias, dropout):
-    out, lse = flash.merge([_rows(mask, dropout).forward(query, key, value, bias)])
+    out, lse = flash.merge([_query_blocks(mask, dropout).forward(query, key, value, bias)])
     out = out.astype(query.dtype)
     return out, (query, key, value, mask, bias, dropout, out, lse)
 
@@ -164,7 +164,7 @@ def _forward(query, key, value, mask, bias, dropout):
 def _backward(residuals, gradient):
     query, key, value, mask, bias, dropout, out, lse = residuals
     delta = flash.delta(gradient, out)
-    *gradients, d_bias = _rows(mask, dropout).backward(query, key, value, lse, gradient, delta, bias)
+    *gradients, d_bias = _query_blocks(mask, dropout).backward(query, key, value, lse, gradient, delta, bias)
     return *(x.astype(query.dtype) for x in gradients), None, d_bias, None
 
 

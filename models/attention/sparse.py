@@ -29,7 +29,7 @@ from flax import struct
 from models.attention import flash
 from models.attention.backend import Backend, Request, missing_features
 from models.attention.biases import pad_queries, sum_to
-from models.attention.chunked import Rows
+from models.attention.chunked import QueryBlocks
 from models.attention.patterns import Block, Column, Dense, Local, Pattern, Summary, Union
 from models.layers.dropout import AttentionDropout
 
@@ -97,15 +97,15 @@ class Gathered:
         return _join(_split(x, self.pattern.stride)[:, :, :, first : first + self.pattern.width])
 
     def forward(self, query, key, value, bias, visibility):
-        return self._rows(visibility).forward(query, self.keys(key), self.keys(value), bias)
+        return self._query_blocks(visibility).forward(query, self.keys(key), self.keys(value), bias)
 
     def backward(self, query, key, value, lse, gradient, delta, bias, visibility):
         inputs = query, self.keys(key), self.keys(value)
-        d_query, *d_keys, d_bias = self._rows(visibility).backward(*inputs, lse, gradient, delta, bias)
+        d_query, *d_keys, d_bias = self._query_blocks(visibility).backward(*inputs, lse, gradient, delta, bias)
         shapes = key.shape, value.shape
         return [d_query, *(_transpose(self.keys, *one) for one in zip(shapes, d_keys, strict=True)), d_bias]
 
-    def _rows(self, visibility):
+    def _query_blocks(self, visibility):
         def block(start, rows, count):
             def queries(x):
                 return jax.lax.dynamic_slice_in_dim(x, start, rows, axis=2)
@@ -120,7 +120,7 @@ class Gathered:
         def limit(stop):
             return stop // self.pattern.stride * self.pattern.width
 
-        return Rows(self.pattern.stride, limit if self.causal else None, block, added)
+        return QueryBlocks(self.pattern.stride, limit if self.causal else None, block, added)
 
 
 @struct.dataclass

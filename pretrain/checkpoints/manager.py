@@ -21,8 +21,8 @@ from pretrain.checkpoints.restore import Checkpoints
 from pretrain.distributed.consensus import on_host0
 from pretrain.errors import UserError
 from pretrain.workdir import (
-    ANEW,
     DATA,
+    FRESH_START,
     LOSS,
     METRICS,
     POSITION,
@@ -165,7 +165,9 @@ class CheckpointManager(Checkpoints):
             return None
         if len(damaged) == len(steps):
             newest, damage = next(iter(damaged.items()))
-            raise UserError(f"{self.folder}: all checkpoints are damaged ({newest}: {damage}). Restore one, or {ANEW}.")
+            raise UserError(
+                f"{self.folder}: all checkpoints are damaged ({newest}: {damage}). Restore one, or {FRESH_START}."
+            )
         folder = self.workdir.checkpoint(step)
         data = restore.read_data(folder)
         restore.check_origin(folder, data, origin or {})

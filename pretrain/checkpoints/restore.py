@@ -20,9 +20,9 @@ from models.layers.init import path_name
 from pretrain import config as configs
 from pretrain.checkpoints import integrity
 from pretrain.distributed.consensus import allgather_json, on_all_hosts, on_host0
-from pretrain.distributed.init import say
+from pretrain.distributed.init import print_on_host0
 from pretrain.errors import UserError, join_some
-from pretrain.workdir import ANEW, LOSS, POSITION, STATE, Workdir
+from pretrain.workdir import FRESH_START, LOSS, POSITION, STATE, Workdir
 
 # Keys of the item `data`, beside `step`, `position` and the fingerprints of `tokenizer`, `text` and `teacher`.
 BAD = "bad_in_row"  # updates in a row, up to this step, without a finite loss or gradient; absent for none
@@ -40,7 +40,7 @@ def find_damage(folder: Path) -> str | None:
     """The first proven fault of a checkpoint's files, or None. Each process reads its share of the bytes."""
     record = on_host0(lambda: integrity.read_record(folder))
     if record is None:
-        say(f"warning: checkpoint {folder.name} has no checksums, and is used as it is")
+        print_on_host0(f"warning: checkpoint {folder.name} has no checksums, and is used as it is")
         return None
     share = jax.process_index(), jax.process_count()
     # All processes see all faults, so that they choose the same checkpoint.
@@ -86,7 +86,9 @@ def is_good(folder: Path) -> bool:
 def warn_if_bad(folder: Path, notes: dict) -> None:
     """Warns about a checkpoint that was saved after updates without a finite loss."""
     if bad := notes.get(BAD):
-        say(f"warning: checkpoint {folder.name} in {folder.parent} followed {bad} updates without a finite loss")
+        print_on_host0(
+            f"warning: checkpoint {folder.name} in {folder.parent} followed {bad} updates without a finite loss"
+        )
 
 
 def check_origin(folder: Path, data: dict, origin: dict) -> None:
@@ -95,7 +97,7 @@ def check_origin(folder: Path, data: dict, origin: dict) -> None:
         if name in origin and data.get(name) != origin[name]:
             raise UserError(
                 f"checkpoint {folder.name} in {folder.parent} has another {name} ({data.get(name)}, now "
-                f"{origin[name]}). Restore that {name}, or {ANEW}."
+                f"{origin[name]}). Restore that {name}, or {FRESH_START}."
             )
 
 

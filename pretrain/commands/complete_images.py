@@ -13,7 +13,7 @@ from pretrain import config as configs
 from pretrain.commands.arguments import Complete
 from pretrain.commands.shared import check_processes
 from pretrain.decoding.sampling import generate
-from pretrain.distributed.init import say, start
+from pretrain.distributed.init import print_on_host0, start
 from pretrain.errors import UserError
 from pretrain.run import Run
 from pretrain.workdir import Workdir
@@ -30,7 +30,7 @@ def run(arguments: Complete) -> None:
     check_processes(arguments, config)
     target = Path(arguments.complete)
     _check(config, target, arguments)
-    trained = Run(workdir, arguments.step, jax.local_devices()[:1], arguments.average, say)
+    trained = Run(workdir, arguments.step, jax.local_devices()[:1], arguments.average, print_on_host0)
     originals = _originals(config, workdir, arguments.images, arguments.rows)
     rows, columns, colours = config.data.image
     kept = round(arguments.keep * rows)
@@ -90,7 +90,7 @@ def _originals(config, workdir: str, named: str, count: int) -> np.ndarray:
         found = [np.frombuffer(b"".join(one.chunks), np.uint8) for one in itertools.islice(documents, count)]
     else:
         sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
-        corpus = pipeline.prepare(*sections, Workdir(workdir).folders, report=say)
+        corpus = pipeline.prepare(*sections, Workdir(workdir).folders, report=print_on_host0)
         found = corpus.first_documents(named, count)
     return np.array(found, np.uint8).reshape(-1, *shape)
 

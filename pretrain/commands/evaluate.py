@@ -18,7 +18,7 @@ from pretrain.checkpoints.teacher import load_teacher
 from pretrain.commands.arguments import Evaluate
 from pretrain.commands.shared import check_processes
 from pretrain.distributed.heartbeat import Watchdog
-from pretrain.distributed.init import say, start
+from pretrain.distributed.init import print_on_host0, start
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import score
 from pretrain.losses.objective import perplexity
@@ -67,7 +67,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
     # Evaluation works on any number of devices, whatever mesh the run was trained on.
     if config.train.backend == "jit" and not fits(config.mesh, jax.device_count()):
         config.mesh.update(ANY_DEVICES)
-        say(f"the run's mesh does not fit {jax.device_count()} devices: evaluating with config.mesh.fsdp=-1")
+        print_on_host0(f"the run's mesh does not fit {jax.device_count()} devices: evaluating with config.mesh.fsdp=-1")
     ledger = Ledger()
     watchdog = contextlib.closing(Watchdog(config.train.patience, ledger))
     with watchdog, tempfile.TemporaryDirectory(prefix="longhaul-") as folder:
@@ -75,7 +75,9 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         prepare, split = functools.partial(pipeline.prepare, scratch=Path(folder)), arguments.split or "validation"
         if arguments.data:
             prepare, split = functools.partial(pipeline.prepare_given, arguments.data, folder), arguments.data
-        run = build_run(config, workdir, say, prepare=prepare, others=OtherRuns(teacher=load_teacher(config, workdir)))
+        run = build_run(
+            config, workdir, print_on_host0, prepare=prepare, others=OtherRuns(teacher=load_teacher(config, workdir))
+        )
         spec, objective = run.spec, run.spec.objective
         if asked and objective.bits_metric is None:
             raise UserError(f"--{asked[0]}: objective {config.objective.kind} scores part of the text. Leave it out.")
@@ -86,10 +88,10 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         text = run.corpus.raw_bytes(split) if compressors else b""
         # Compressed before the model is restored, so that both are not in memory at once.
         compressed = {name: 8 * len(compress(text)) / len(text) for name, compress in compressors.items()}
-        averaged = CheckpointAverage(checkpoints, arguments.average, say)
+        averaged = CheckpointAverage(checkpoints, arguments.average, print_on_host0)
         step, params = checkpoints.read(arguments.step, step, lambda step: spec.restore_params(averaged, step))
         options = {"batches": arguments.batches, "decode": arguments.decode, "cut": ledger.advance}
-        result = score(run, params, split, timed=True, report=say, **options)
+        result = score(run, params, split, timed=True, report=print_on_host0, **options)
         result |= {f"{name}_{objective.bits_metric}": bits for name, bits in compressed.items()}
     if jax.process_index() == 0:
         report(result, step, split, objective, arguments)

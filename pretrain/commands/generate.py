@@ -12,7 +12,7 @@ from pretrain import config as configs
 from pretrain.commands.arguments import Generate
 from pretrain.commands.shared import check_processes
 from pretrain.decoding.sampling import generate
-from pretrain.distributed.init import say, start
+from pretrain.distributed.init import print_on_host0, start
 from pretrain.errors import UserError, reason
 from pretrain.metrics.tables import one_line
 from pretrain.run import Run
@@ -26,7 +26,7 @@ def run(arguments: Generate) -> None:
     if config.data.image:
         raise UserError(f"--workdir={arguments.workdir}: trained on images. Give --complete=FILE.png.")
     prompts = read_prompts(arguments)
-    trained = Run(arguments.workdir, arguments.step, jax.local_devices()[:1], arguments.average, say)
+    trained = Run(arguments.workdir, arguments.step, jax.local_devices()[:1], arguments.average, print_on_host0)
     tokenizer, step = trained.tokenizer, trained.step
     begun, source, continued = trained.prompts(prompts)
     warn_of_codes(trained.config, tokenizer, prompts)
@@ -49,7 +49,7 @@ def run(arguments: Generate) -> None:
     ]
     for prompt, (ids, _) in zip(prompts, results, strict=True):
         if len(ids) == 1 and ids[0] == tokenizer.end_id:
-            say(f"the model ended its text at once after the prompt {prompt!r:.40}")
+            print_on_host0(f"the model ended its text at once after the prompt {prompt!r:.40}")
     if stream:
         stream.close()
     elif arguments.format == "json":
@@ -78,7 +78,9 @@ def warn_of_codes(config, tokenizer, prompts: Sequence[str]) -> None:
     if "coded" in config.objective and config.objective.coded:
         codes = list(dict.fromkeys(s.code for s in parser.parse(config.data.train, "data.train", config.data.image)))
         for text in texts_without_code(prompts, codes, tokenizer):
-            say(f"warning: prompt {text!r:.40} has no control code; the training text names {', '.join(codes)}")
+            print_on_host0(
+                f"warning: prompt {text!r:.40} has no control code; the training text names {', '.join(codes)}"
+            )
 
 
 def streams(arguments: Generate, prompts) -> bool:

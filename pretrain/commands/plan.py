@@ -9,7 +9,7 @@ from pretrain import config as configs
 from pretrain.checkpoints.restore import Checkpoints
 from pretrain.commands.arguments import Plan
 from pretrain.commands.shared import config_of
-from pretrain.distributed.init import say
+from pretrain.distributed.init import print_on_host0
 from pretrain.metrics.progress import amount
 from pretrain.metrics.tables import show
 from pretrain.plan import step
@@ -36,7 +36,7 @@ def run(arguments: Plan) -> None:
     if arguments.search:
         _search(config, topology, arguments, begun)
         return
-    facts = step.plan(config, topology, report=say)
+    facts = step.plan(config, topology, report=print_on_host0)
     facts["start"] = _start(arguments, topology, config, begun)
     if arguments.format == "json":
         print(json.dumps(facts, allow_nan=False))
@@ -96,7 +96,7 @@ def start_commands(topology: Topology, name: str, flags: Sequence[str], workdir:
 
 
 def _search(config, topology: Topology, arguments: Plan, begun: bool) -> None:
-    found = search(config, topology, say)
+    found = search(config, topology, print_on_host0)
     found["plan"]["start"] = _start(arguments, topology, config, begun, found["best"])
     if arguments.format == "json":
         print(json.dumps(found, allow_nan=False))

@@ -8,7 +8,7 @@ from input_pipeline.token_store.build import beam_pipeline, processes
 from pretrain import config as configs
 from pretrain.commands.arguments import Prepare
 from pretrain.commands.shared import resolve
-from pretrain.distributed.init import say
+from pretrain.distributed.init import print_on_host0
 from pretrain.distributed.lock import hold_workdir
 from pretrain.metrics.tables import show
 from pretrain.workdir import Workdir
@@ -34,9 +34,9 @@ def run(arguments: Prepare) -> None:
         check_vocabulary(model, tokenizer.vocab_size)
         save_config(config, workdir)  # before hours of tokenizing, so that --workdir alone continues
 
-    with hold_workdir(workdir, "prepare", say, queue=True):
-        taken = None if pipeline.has_tokenizer(folders.tokenizer) else find_tokenizer(config, workdir)
-        how = {"report": say, "accept": accept, "read_all": True, "taken": taken, "workers": workers}
+    with hold_workdir(workdir, "prepare", print_on_host0, queue=True):
+        inherited = None if pipeline.has_tokenizer(folders.tokenizer) else find_tokenizer(config, workdir)
+        how = {"report": print_on_host0, "accept": accept, "read_all": True, "inherited": inherited, "workers": workers}
         corpus = pipeline.prepare(*sections, folders, sources=sources, **how)
     rows = corpus.summary()
     if arguments.format == "json":

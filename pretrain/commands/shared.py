@@ -5,7 +5,7 @@ import jax
 from pretrain import config as configs
 from pretrain.commands.arguments import Arguments, ConfigOrRunArguments, Prepare, Train, flagged
 from pretrain.distributed.consensus import assert_equal_on_hosts, versions
-from pretrain.distributed.init import say
+from pretrain.distributed.init import print_on_host0
 
 DEFAULT_CONFIG = "configs/quickstart.py"
 
@@ -14,10 +14,10 @@ def resolve(arguments: Train | Prepare):
     """(config, work folder) of a command that takes both; a work folder alone means the config in it."""
     workdir = arguments.workdir
     if workdir and not arguments.config:
-        return configs.with_overrides(configs.saved(workdir), arguments.overrides, say), workdir
+        return configs.with_overrides(configs.saved(workdir), arguments.overrides, print_on_host0), workdir
     if not arguments.config:
-        say(f"no --config: using {DEFAULT_CONFIG}")
-    config = configs.load(arguments.config or DEFAULT_CONFIG, arguments.overrides, say)
+        print_on_host0(f"no --config: using {DEFAULT_CONFIG}")
+    config = configs.load(arguments.config or DEFAULT_CONFIG, arguments.overrides, print_on_host0)
     workdir = workdir or f"runs/{config.name}"
     configs.check_folder(workdir)
     return config, workdir

@@ -15,7 +15,15 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from pretrain.decoding.reading import advance, begin_cached, for_tokens, mask_unused_ids, reader, regroup, take
+from pretrain.decoding.forward import (
+    decode_step,
+    decoding_model,
+    mask_unused_ids,
+    prefill,
+    reorder_beams,
+    take,
+    to_decoding_layout,
+)
 
 NOTHING = -1  # padding after the end
 NORMALISATIONS = {"gnmt": lambda length: (5.0 + length) / 6.0, "length": lambda length: 1.0 * length}
@@ -69,7 +77,7 @@ def search(
     def score(nats, length):
         return nats / NORMALISATIONS[normalisation](length) ** length_penalty
 
-    def hopeful(nats, done_scores, length):
+    def can_improve(nats, done_scores, length):
         """Whether a prompt's best unfinished beam, after `length` tokens, may still beat a finished one."""
         if stopping == "never":  # its score at its best possible length
             hope = jnp.maximum(score(nats[:, 0], length + 1), score(nats[:, 0], limits))
@@ -101,11 +109,11 @@ def search(
 
         # The K best unfinished candidates continue; caches follow their parents.
         alive_nats, alive = jax.lax.top_k(jnp.where(ended, -jnp.inf, nats), K)
-        reordered = regroup(state.carried, (rows * K + parent[rows, alive]).reshape(-1))
-        next_logits, carried = advance(model, params, reordered, token[rows, alive].reshape(-1))
+        reordered = reorder_beams(state.carried, (rows * K + parent[rows, alive]).reshape(-1))
+        next_logits, carried = decode_step(model, params, reordered, token[rows, alive].reshape(-1))
         return Beams(
             step=length,
-            open=state.open & hopeful(alive_nats, done_scores, length) & (length < limits),
+            open=state.open & can_improve(alive_nats, done_scores, length) & (length < limits),
             logits=next_logits,
             carried=carried,
             tokens=tokens[rows, alive],
@@ -138,7 +146,7 @@ def decode(
     params,
     tokens: jax.Array,
     source: Mapping[str, jax.Array],
-    there: jax.Array,
+    is_example: jax.Array,
     limits: jax.Array,
     *,
     beams: int,
@@ -150,15 +158,15 @@ def decode(
 ) -> jax.Array:
     """Decodes every row in one program, greedily or with `beams` beams: int32 [B, max_tokens], NOTHING after the end.
 
-    tokens: prompts [B, P], where P + max_tokens - 1 is at most the context; source: other inputs by name; there: bool
-    [B], False for padding rows. A row ends with `end_id` or after `limits` [B] tokens. Under a mesh, rows and
+    tokens: prompts [B, P], where P + max_tokens - 1 is at most the context. source: other inputs by name. is_example:
+    bool [B], False for padding rows. A row ends with `end_id` or after `limits` [B] tokens. Under a mesh, rows and
     parameters may be sharded; the result is replicated.
     """
-    rows, begun = tokens.shape
-    model = reader(model)
-    lengths = jnp.full((rows,), begun, jnp.int32)
-    logits, carried = begin_cached(model, params, tokens, lengths, begun + max_tokens - 1, source)
-    params, carried = for_tokens(params, carried)
+    rows, prompt_length = tokens.shape
+    model = decoding_model(model)
+    lengths = jnp.full((rows,), prompt_length, jnp.int32)
+    logits, carried = prefill(model, params, tokens, lengths, prompt_length + max_tokens - 1, source)
+    params, carried = to_decoding_layout(params, carried)
 
     def unfinished(state):
         step, writing, *_ = state
@@ -170,15 +178,15 @@ def decode(
         token = jnp.argmax(mask_unused_ids(logits, vocabulary), axis=-1).astype(jnp.int32)
         written = written.at[:, step].set(jnp.where(writing, token, NOTHING))
         writing &= (token != end_id) & (step + 1 < limits)
-        return step + 1, writing, written, *advance(model, params, carried, token)
+        return step + 1, writing, written, *decode_step(model, params, carried, token)
 
     if beams > 1:
-        limits = jnp.where(there, limits, 1)  # padding is done at once
+        limits = jnp.where(is_example, limits, 1)  # padding is done at once
         how = {"beams": beams, "length_penalty": length_penalty, "normalisation": "gnmt", "stopping": stopping}
         ends = {"max_tokens": max_tokens, "end_id": end_id, "vocabulary": vocabulary}
         written, _ = search(model, params, logits, carried, limits, **how, **ends)
-        written = jnp.where(there[:, None], written, NOTHING)
+        written = jnp.where(is_example[:, None], written, NOTHING)
     else:
         nothing = jnp.full((rows, max_tokens), NOTHING, jnp.int32)
-        _, _, written, _, _ = jax.lax.while_loop(unfinished, write, (0, there, nothing, logits, carried))
+        _, _, written, _, _ = jax.lax.while_loop(unfinished, write, (0, is_example, nothing, logits, carried))
     return nn.with_logical_constraint(written, (None, None))

@@ -15,7 +15,14 @@ import numpy as np
 
 from pretrain.decoding import options
 from pretrain.decoding.beam_search import NOTHING, search
-from pretrain.decoding.reading import advance, begin_cached, begin_recomputing, for_tokens, mask_unused_ids, reader
+from pretrain.decoding.forward import (
+    decode_step,
+    decoding_model,
+    mask_unused_ids,
+    prefill,
+    prefill_uncached,
+    to_decoding_layout,
+)
 from pretrain.errors import UserError
 
 MOST = options.OPTIONS["max_tokens"].default  # tokens after a prompt, by default
@@ -61,7 +68,7 @@ def generate(
     chosen token; for beam search, at its end. Attention uses the first backend that supports prompts and caches.
     Errors: UserError for impossible options and for a prompt that fills the context.
     """
-    model = reader(model)
+    model = decoding_model(model)
     source = dict(source or {})
     if max_tokens is None:
         most = MOST if beyond is None else int(max(_limits(source, beyond)))
@@ -77,9 +84,9 @@ def generate(
         limits = np.minimum(limits, _limits(source, beyond))
     # room: slots of the cache; prompt and continuation round up to a power of two, so few programs are compiled.
     tokens, lengths, room = _pad(prompts, max_tokens, model.context)
-    begin = begin_cached if cached else begin_recomputing
+    begin = prefill if cached else prefill_uncached
     logits, carried = begin(model, params, tokens, lengths, room, source)
-    params, carried = for_tokens(params, carried)
+    params, carried = to_decoding_layout(params, carried)
     end_id = -1 if end_id is None else end_id
     if beams > 1:
         ends = {"max_tokens": max_tokens, "end_id": end_id, "vocabulary": vocabulary}
@@ -106,7 +113,7 @@ def generate(
         if penalty:
             penalty = _add_token(penalty[0], token), repetition_penalty
         if step + 1 < max_tokens:  # queued before the host waits for the token
-            logits, carried = advance(model, params, carried, token)
+            logits, carried = decode_step(model, params, carried, token)
         for row, (one, nats) in enumerate(zip(np.asarray(token), np.asarray(log_probability), strict=True)):
             if not done[row]:
                 rows[row].append(int(one))

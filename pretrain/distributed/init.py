@@ -64,13 +64,13 @@ def enable_compilation_cache() -> None:
             os.makedirs(cache, exist_ok=True)
             tempfile.TemporaryFile(dir=cache).close()
     except OSError as error:
-        say(f"warning: LONGHAUL_CACHE={cache} cannot be written ({error.strerror}): programs are not kept")
+        print_on_host0(f"warning: LONGHAUL_CACHE={cache} cannot be written ({error.strerror}): programs are not kept")
         return
     jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-def say(message: str) -> None:
+def print_on_host0(message: str) -> None:
     """Prints on standard error, in process 0 only."""
     if distributed.global_state.process_id == 0:  # unlike jax.process_index(), this initialises no device
         print(message, file=sys.stderr, flush=True)

@@ -14,19 +14,19 @@ from pretrain.plan import memory, step
 from pretrain.plan.estimates import Choice, Estimate, Estimates
 from pretrain.plan.topology import Topology
 
-TRIES = 10  # most programs to compile
-SECONDS = 600  # CPU seconds; four times as many until one fits
-MISSES = 4  # compilations without a promising candidate
-ROOM = 0.9  # share of memory that an estimate may use
-DOUBT = 3  # times the estimated activations are surely enough
+MAX_COMPILES = 10  # most programs to compile
+MAX_SECONDS = 600  # CPU seconds; four times as many until one fits
+MAX_MISSES = 4  # compilations without a promising candidate
+USABLE_MEMORY = 0.9  # share of a device's memory that an estimate may use
+SURE_FACTOR = 3  # this many times the estimated activations are surely enough
 # Extra share of the activations allowed for an untried remat policy. Compiled programs took 0.8 to 2 times the
 # estimate, 5 of 6 at most 1.7 (BERT base, GPT-2 medium, GPT-3 XL, T5-11B).
-UNSEEN = 0.7
-MOST_PARTS = 64  # most parts of a batch
+UNTRIED_MARGIN = 0.7
+MAX_PARTS = 64  # most parts of a batch
 
 
 def search(config, topology: Topology, report: Callable[[str], None] = lambda message: None) -> dict:
-    """{"tried": counts of choices, of possible ones, of compiled ones; "ended"; "ranked"; "best"; "plan"}.
+    """{"tried": counts of all, possible and compiled choices; "ended"; "seconds"; "ranked"; "best"; "plan"}.
 
     `ranked` has a row per compiled program: those that fit by time, then the others. `plan` is that of the best,
     `ended` the reason that the search stopped. Errors: UserError if nothing fits, naming the nearest choice.
@@ -36,45 +36,45 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
     choices = list(candidates(config, topology.count))
     step.check_config(choices[0].apply(config) if choices else config)
     estimates = Estimates(config, topology, devices)
-    refused = Refused(report)
-    scored = _scored(estimates, choices, refused)
+    rejections = Rejections(report)
+    scored = _scored(estimates, choices, rejections)
     capacity = topology.hardware.memory or math.inf
     # Estimates of activations are at most about 4 times too high, so a quarter of them is a safe lower bound.
     possible = [(found, choice) for found, choice in scored if found.held + found.activations / 4 <= capacity]
-    report(f"{len(choices):,} choices, {len(possible):,} may fit {topology.name}; compiling at most {TRIES}")
+    report(f"{len(choices):,} choices, {len(possible):,} may fit {topology.name}; compiling at most {MAX_COMPILES}")
     waiting = sorted(possible, key=lambda item: (item[0].seconds, item[0].activations))
-    learnt, ranked, fitting, longest, ended = Learnt(), [], 0, 0.0, ""
+    corrections, ranked, fitting, longest, ended = MemoryCorrections(), [], 0, 0.0, ""
     while waiting and not ended:
-        place = _next(waiting, learnt, capacity, fitting, len(ranked))
+        place = _pick_next(waiting, corrections, capacity, fitting, len(ranked))
         if place is None:
             ended = "no other candidate would fit"
             break
         found, choice = waiting.pop(place)
-        report(f"{len(ranked) + 1}: compiling {words(choice)}")
+        report(f"{len(ranked) + 1}: compiling {describe(choice)}")
         before = _processor_seconds()
         try:
             facts = step.plan(choice.apply(config), topology, devices)
         except USER_ERRORS as error:
-            refused.add(choice, error)
+            rejections.add(choice, error)
             continue
         ranked.append((choice, facts))
         fits = facts["memory"]["fits"] is not False
-        learnt.add(found, choice.remat, facts["memory"]["needed"], fits)
+        corrections.add(found, choice.remat, facts["memory"]["needed"], fits)
         report(f"{len(ranked)}: {result(facts)}")
         if fits:
             fitting += 1
-            if facts is min((one for _, one in ranked), key=_order):
+            if facts is min((one for _, one in ranked), key=_rank):
                 report(f"the best so far: {' '.join(choice.overrides())}")
             # Drop choices that can only be slower: same mesh with more parts or more recomputation.
-            waiting = [item for item in waiting if not _slower(item[1], choice)]
+            waiting = [item for item in waiting if not _is_slower(item[1], choice)]
         now = _processor_seconds()
         longest = max(longest, now - before)
-        ended = _ended(len(ranked), fitting, now - spent, longest)
+        ended = _stop_reason(len(ranked), fitting, now - spent, longest)
     ended = f"{len(ranked)} of {len(possible):,} tried; {ended or 'no other can be faster'}"
-    ranked.sort(key=lambda item: _order(item[1]))
+    ranked.sort(key=lambda item: _rank(item[1]))
     if not fitting:
-        causes = [*refused.causes.values()] if possible or not scored else []
-        raise UserError(_nothing(config, topology, scored, ranked, causes, ended))
+        causes = [*rejections.causes.values()] if possible or not scored else []
+        raise UserError(_no_fit_message(config, topology, scored, ranked, causes, ended))
     best, facts = ranked[0]
     return {
         "tried": {"choices": len(choices), "possible": len(possible), "compiled": len(ranked)},
@@ -86,8 +86,8 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
     }
 
 
-class Refused:
-    """Choices that are refused before compilation; the first of each cause is reported."""
+class Rejections:
+    """Choices rejected before compilation; the first of each cause is reported."""
 
     def __init__(self, report: Callable[[str], None]):
         self.report, self.causes = report, {}
@@ -95,11 +95,11 @@ class Refused:
     def add(self, choice: Choice, error: Exception) -> None:
         cause = re.sub(r"\d+", "#", str(error))  # sizes differ between meshes
         if cause not in self.causes:
-            self.causes[cause] = f"{words(choice)}: {error}"
+            self.causes[cause] = f"{describe(choice)}: {error}"
             self.report(f"left out choices such as {self.causes[cause]}")
 
 
-class Learnt:
+class MemoryCorrections:
     """Corrections of the memory estimates from compiled programs.
 
     A program that fits adds its excess over the estimate to all estimates; one that does not scales the activations of
@@ -115,7 +115,7 @@ class Learnt:
 
     def doubt(self, found: Estimate, remat: str) -> float:
         """Bytes that an untried policy may take beyond its estimate."""
-        return 0.0 if remat in self.scale else UNSEEN * found.activations
+        return 0.0 if remat in self.scale else UNTRIED_MARGIN * found.activations
 
     def add(self, found: Estimate, remat: str, needed: float, fits: bool) -> None:
         taken = needed - found.held
@@ -127,7 +127,7 @@ class Learnt:
             self.scale[remat] = max(0.1, (taken - self.more) / max(found.activations, 1.0))
 
 
-def _scored(estimates: Estimates, choices: list[Choice], refused: Refused) -> list[tuple[Estimate, Choice]]:
+def _scored(estimates: Estimates, choices: list[Choice], rejections: Rejections) -> list[tuple[Estimate, Choice]]:
     """Choices that can run, with their estimates."""
     scored, checked, wrong = [], set(), set()
     for choice in choices:
@@ -140,48 +140,48 @@ def _scored(estimates: Estimates, choices: list[Choice], refused: Refused) -> li
             scored.append((estimates.of(choice), choice))
         except USER_ERRORS as error:
             wrong.add(choice.mesh)
-            refused.add(choice, error)
+            rejections.add(choice, error)
     return scored
 
 
-def _next(waiting: list, learnt: Learnt, capacity: float, fitting: int, tried: int) -> int | None:
+def _pick_next(waiting: list, corrections: MemoryCorrections, capacity: float, fitting: int, tried: int) -> int | None:
     """Index of the next choice to compile, fastest first; None to stop.
 
-    The first one is almost sure to fit, so that it is soon known whether the config fits at all. Until one fits,
-    choices with room and well-known memory come first; if none has room, the smallest one, MISSES times at most. After
-    one fits, choices with room come before those without.
+    The first one is almost sure to fit, which shows early whether the config fits at all. Until one fits, choices with
+    room and well-known memory come first; if none has room, the smallest one, MAX_MISSES times at most. After one fits,
+    choices with room come before those without.
     """
     if not tried:
-        return min(range(len(waiting)), key=lambda place: (*_unsure(*waiting[place], capacity), place))
-    needed = [learnt.needed(found, choice.remat) for found, choice in waiting]
-    doubts = [learnt.doubt(found, choice.remat) for found, choice in waiting]
-    enough = [place for place, bytes in enumerate(needed) if bytes + doubts[place] <= ROOM * capacity]
+        return min(range(len(waiting)), key=lambda place: (*_first_order(*waiting[place], capacity), place))
+    needed = [corrections.needed(found, choice.remat) for found, choice in waiting]
+    doubts = [corrections.doubt(found, choice.remat) for found, choice in waiting]
+    enough = [place for place, bytes in enumerate(needed) if bytes + doubts[place] <= USABLE_MEMORY * capacity]
     if fitting:
         return next(iter(enough or (place for place, bytes in enumerate(needed) if bytes <= capacity)), None)
     if enough:
-        return min(enough, key=lambda place: (*_plainness(waiting[place][1]), place))
-    return min(range(len(waiting)), key=needed.__getitem__) if tried < MISSES else None
+        return min(enough, key=lambda place: (*_memory_order(waiting[place][1]), place))
+    return min(range(len(waiting)), key=needed.__getitem__) if tried < MAX_MISSES else None
 
 
-def _unsure(found: Estimate, choice: Choice, capacity: float) -> tuple:
-    """Sort key: surest to fit first. A choice that only splits rows and leaves half the memory is sure."""
-    taken = found.held + DOUBT * found.activations
+def _first_order(found: Estimate, choice: Choice, capacity: float) -> tuple:
+    """Sort key: surest to fit first. A choice that splits only rows and uses at most half the memory is sure to fit."""
+    taken = found.held + SURE_FACTOR * found.activations
     if choice.sizes["sequence"] * choice.sizes["tensor"] == 1 and taken <= capacity / 2:
         return (0,)
-    safe = taken <= ROOM * capacity
-    return (1, not safe, *_plainness(choice), 0.0 if safe else found.activations)
+    safe = taken <= USABLE_MEMORY * capacity
+    return (1, not safe, *_memory_order(choice), 0.0 if safe else found.activations)
 
 
-def _plainness(choice: Choice) -> tuple:
+def _memory_order(choice: Choice) -> tuple:
     """Sort key: choices whose memory is best known first: all devices in fsdp, full remat."""
     return (choice.sizes["sequence"] * choice.sizes["tensor"], choice.sizes["data"], choice.remat != "full")
 
 
-def _ended(tried: int, fitting: int, seconds: float, longest: float) -> str:
-    """The reason to stop compiling; "" to go on."""
-    if seconds + longest > (SECONDS if fitting else 4 * SECONDS):
+def _stop_reason(tried: int, fitting: int, seconds: float, longest: float) -> str:
+    """The reason to stop compiling; "" to continue."""
+    if seconds + longest > (MAX_SECONDS if fitting else 4 * MAX_SECONDS):
         return f"the time is up: {seconds:.0f} s of processors so far, and one more may take {longest:.0f}"
-    return "that is as many as a search compiles" if tried >= TRIES else ""
+    return f"a search compiles at most {MAX_COMPILES}" if tried >= MAX_COMPILES else ""
 
 
 def _processor_seconds() -> float:
@@ -189,7 +189,7 @@ def _processor_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def _slower(one: Choice, fitting: Choice) -> bool:
+def _is_slower(one: Choice, fitting: Choice) -> bool:
     """Whether a choice cannot beat one that fits: same mesh, more parts or more recomputation."""
     same = one.mesh == fitting.mesh and one.accumulate >= fitting.accumulate
     return same and one.remat in (fitting.remat, "full")
@@ -203,7 +203,7 @@ def candidates(config, count: int) -> Iterator[Choice]:
         # Ulysses-style attention trades sequence for heads, so heads divide over tensor and sequence together.
         if model.heads % (tensor * sequence) or length % sequence:
             continue
-        for parts in _divisors(train.batch_size, MOST_PARTS):
+        for parts in _divisors(train.batch_size, MAX_PARTS):
             if train.batch_size // parts % (data * fsdp):
                 continue
             for remat in REMAT:
@@ -228,7 +228,7 @@ def _divisors(number: int, most: int) -> list[int]:
     return [size for size in range(1, min(number, most) + 1) if number % size == 0]
 
 
-def _order(facts: dict):
+def _rank(facts: dict):
     """Sort key: fitting first, by time, then fewer warnings, then time without overlap.
 
     Without known rates: by recomputed FLOPs and bytes.
@@ -250,13 +250,13 @@ def _row(choice: Choice, facts: dict) -> dict:
         "fits": facts["memory"]["fits"],
         "needed": facts["memory"]["needed"],
         **{name: found and found[name] for name in kept},
-        "words": words(choice),
+        "words": describe(choice),
         "result": result(facts),
         "overrides": choice.overrides(),
     }
 
 
-def words(choice: Choice) -> str:
+def describe(choice: Choice) -> str:
     """A choice in a few words."""
     sizes = " ".join(f"{axis}={size}" for axis, size in choice.sizes.items() if size > 1) or "one device"
     return f"{sizes}, {choice.accumulate} part{'s' * (choice.accumulate > 1)}, remat {choice.remat}"
@@ -273,7 +273,7 @@ def result(facts: dict) -> str:
     return f"fits, {needed}, {found['step_seconds']:.3g} s a step, bound by {found['bound']}, MFU {found['mfu']:.0%}"
 
 
-def _nothing(config, topology: Topology, scored, ranked, causes: list[str], ended: str) -> str:
+def _no_fit_message(config, topology: Topology, scored, ranked, causes: list[str], ended: str) -> str:
     """Message if nothing fits."""
     start = f"--topology={topology.name}: {config.name} does not fit"
     if ranked:
@@ -281,7 +281,7 @@ def _nothing(config, topology: Topology, scored, ranked, causes: list[str], ende
         found = facts["memory"]
         most, _, remedy = memory.remedy(found["categories"], choice.apply(config), choice.sizes, found["capacity"])
         lacking = amount(-found["left"])
-        return f"{start} ({ended}). Nearest: {words(choice)}, {lacking}B too many, mostly {most}; {remedy}."
+        return f"{start} ({ended}). Nearest: {describe(choice)}, {lacking}B too many, mostly {most}; {remedy}."
     if causes:
         return f"--search: no choice compiles, such as {causes[0]}"
     if not scored:

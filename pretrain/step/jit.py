@@ -161,7 +161,8 @@ class JitSpec(TrainSpec):
 
 
 def init_sharded(spec: TrainSpec, leaves: TrainState, seed: int, batch_size: int) -> TrainState:
-    """The initial state, padded and sharded as `leaves`. It is made once, so on CPUs compiling it fast matters more."""
+    """The initial state, padded and sharded as `leaves`."""
+    # It runs once, so on a CPU a fast compilation matters more than a fast program.
     level = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
 
     def make(seed):

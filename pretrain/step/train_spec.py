@@ -42,7 +42,7 @@ class TrainSpec(abc.ABC):
     length: int  # config.data.length
     objective: Any  # of pretrain.losses
     optimizer: optax.GradientTransformation
-    learning_rate: Callable  # by update
+    learning_rate: Callable  # number of good steps so far -> rate
     accumulate: int
     frozen_parameters: Any  # as `parameters`, of a teacher; {} without one
     layout: Layout
@@ -90,7 +90,7 @@ class TrainSpec(abc.ABC):
 
     @abc.abstractmethod
     def init(self, seed: int, batch_size: int) -> TrainState:
-        """The state before update 0; each device makes its own part."""
+        """The state at step 0; each device makes its own part."""
 
     @abc.abstractmethod
     def put(self, batch: Mapping, size: int):
@@ -102,11 +102,11 @@ class TrainSpec(abc.ABC):
 
     @abc.abstractmethod
     def eval_step(self, params, batch, carried) -> tuple[dict, dict]:
-        """(sums of the objective's terms over the whole batch, recurrent state after it)."""
+        """({"sums", "counts", "read"} of the whole batch, recurrent state after it), as `evaluate_step`."""
 
     @abc.abstractmethod
     def init_recurrent_state(self, model, batch_size: int):
-        """The recurrent state of `model` or `eval_model` at the start of a text; {} for models without."""
+        """The empty recurrent state of `model` or `eval_model`; {} for models without."""
 
     @abc.abstractmethod
     def scope(self) -> AbstractContextManager:
@@ -177,11 +177,11 @@ def _build(config, make_mesh: Callable) -> TrainSpec:
 def _inputs(model, features: Mapping, layout: str) -> tuple[str, ...]:
     """The features that the model takes, of those that a batch has.
 
-    Without packing a row is one document with its padding last, so a causal model needs no segments; kernels that know
-    none, such as cuDNN's, can serve.
+    Without packing a row is one document with its padding last, so a causal model needs no segments, and kernels
+    without segments, such as cuDNN's, can run it.
     """
-    needless = {"segments"} if model.causal and layout != "packed" else set()
-    return tuple(name for name in model.inputs if name in features.keys() - needless)
+    unneeded = {"segments"} if model.causal and layout != "packed" else set()
+    return tuple(name for name in model.inputs if name in features.keys() - unneeded)
 
 
 def _eval_model(section, changes, model, parameters):

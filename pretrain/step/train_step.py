@@ -21,7 +21,7 @@ from pretrain.losses.objective import BoundModel
 from pretrain.optimizers.transforms import where
 from pretrain.step import recurrent_state
 
-READ = ("segments", "input_segments")  # features that are above 0 at tokens, and 0 at padding
+READ = ("segments", "input_segments")  # features that are 0 at padding
 
 
 @struct.dataclass
@@ -53,7 +53,7 @@ def parameters_of(model):
 
 
 def init_state(spec, seed: int, batch_size: int) -> TrainState:
-    """The state before the first step; a function of `seed` alone, whatever the devices."""
+    """The state at step 0; a function of `seed` alone, on any devices."""
     # Two streams: initial parameters do not depend on what training draws.
     init_rng, run_rng = jax.random.split(jax.random.key(seed))
     return _state(spec, nn.unbox(init_params(spec.model, init_rng)), run_rng, batch_size)
@@ -73,8 +73,8 @@ def _state(spec, params, run_rng, batch_size: int) -> TrainState:
 def gradients(spec, params, batch: Mapping, carried, key, counts: Mapping, frozen=None):
     """(gradient of the loss times its first term's denominator, sums of all terms, recurrent state).
 
-    counts: the denominators of the whole global batch. frozen: a teacher's parameters. Computed in `spec.accumulate`
-    parts.
+    counts: the denominators of the whole global batch. frozen: a teacher's parameters. The batch is split into
+    `spec.accumulate` parts, one after the other.
     """
 
     def weighted_sum(params, rows, carried, key):

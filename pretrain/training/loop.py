@@ -24,7 +24,7 @@ from pretrain.training.throughput import Profiler, Throughput
 
 
 class RewindError(Exception):
-    """A step failed whose loss or gradient is not finite, with the batch at `position` in the data."""
+    """The loss or gradient of the batch at `position` in the data was not finite."""
 
     def __init__(self, position: int):
         super().__init__(f"bad step at data position {position}")
@@ -44,7 +44,7 @@ class Hook:
 
 
 class Loop:
-    """One run: its train state, and everything that happens around the step."""
+    """The state of one run, and the hooks around its step."""
 
     def __init__(self, run: RunParts, checkpoints: CheckpointManager, ledger: Ledger, report, weights=None):
         config = run.config
@@ -58,7 +58,7 @@ class Loop:
         path = checkpoints.workdir.goodput if jax.process_index() == 0 else None
         about = {"host": socket.gethostname(), "processes": jax.process_count(), "devices": jax.device_count()}
         self.goodput = Goodput(path, process_age(), **about)
-        self.account()
+        self.write_goodput()
         self.first_step = self.step
         self.new_measure = report_measure(run, checkpoints, self.step, report)
         self.writer = self.open_writer()
@@ -70,8 +70,8 @@ class Loop:
         self.pending = None
         self.rewinding = config.train.on_bad_step == "rewind"
         self.stopping = False
-        self.good = self.step - self.bad_in_row  # the last step with a finite loss and gradient
-        self.rewinds = self.farthest = 0  # rewinds since the run last passed its farthest step
+        self.last_good_step = self.step - self.bad_in_row  # the last step with a finite loss and gradient
+        self.rewinds = self.furthest_step = 0  # rewinds since the run last passed its furthest step
         self.hooks = (
             Hook(config.train.compare_every, self.compare_replicas),
             Hook(config.evaluate.every, self.evaluate),
@@ -83,8 +83,8 @@ class Loop:
         if not self.finish_evaluation():
             return self.interrupt()
         while self.step < self.steps:
-            # Asked at the top, so that an evaluation that was cut short and a rewind end here, too.
-            if self.stops():
+            # At the top, so that it also ends a run after an interrupted evaluation or a rewind.
+            if self.should_stop():
                 return self.interrupt()
             with self.ledger.spend("data"):
                 batch = next(self.batches)
@@ -99,27 +99,27 @@ class Loop:
                     hook(self.step)
         return self.finish()
 
-    def stops(self) -> bool:
-        """Whether the run was asked to stop; from then on, for all processes."""
+    def should_stop(self) -> bool:
+        """Whether a stop was requested; once true it stays true, in all processes."""
         self.stopping = self.stopping or shutdown.reached()
         return self.stopping
 
     def train_step(self, batch):
-        """The metrics of an update, charged to the ledger. The first one compiles, and is waited for."""
+        """Run a step and return its metrics. The first one compiles, and is waited for."""
         if self.ledger.steady:
             with self.ledger.spend("step"):
                 self.state, metrics = self.spec.train_step(self.state, batch)
             return metrics
         with self.ledger.spend("compile"), self.progress.waiting("compiling; a large model takes minutes"):
             self.state, metrics = jax.block_until_ready(self.spec.train_step(self.state, batch))
-        shutdown.hold()  # from now on a signal waits for the end of a step: there is something to save
+        shutdown.hold()  # from now on a signal waits for the end of the step and saves
         self.ledger.steady = True
         return metrics
 
     def log(self, metrics) -> None:
         """Queue a step's metrics and read those of the step before, so that the device never waits for the host."""
         self.ledger.update = self.step
-        # On CPUs dispatching a step runs it: it is done now, and not when its metrics are read.
+        # On a CPU the dispatch runs the step, so its time ends here and not when its metrics are read.
         seconds = self.ledger.seconds() if metrics["grad_norm"].is_ready() else None
         # One step is queued at most, so metrics are never more than one step old.
         previous, self.pending = self.pending, (self.step, self.position, metrics, seconds)
@@ -128,7 +128,7 @@ class Loop:
                 self.record(*previous)
 
     def read_metrics(self) -> None:
-        """Wait for the step on its way and log it, so that what follows is not charged for it."""
+        """Wait for the queued step and log it, so that its time is not charged to what follows."""
         pending, self.pending = self.pending, None
         with self.ledger.spend("step"):
             jax.block_until_ready(self.state)
@@ -141,7 +141,7 @@ class Loop:
         values = jax.tree.map(float, metrics)
         self.throughput.count(values["read"], seconds)
         self.bad_in_row = int(values["bad_in_row"])
-        self.good = max(self.good, step - self.bad_in_row)
+        self.last_good_step = max(self.last_good_step, step - self.bad_in_row)
         if self.bad_in_row:
             skipped = f"step skipped ({self.bad_in_row} in a row, {int(values['bad_total'])} in total)"
             action = "rewinding" if self.rewinding else skipped
@@ -158,26 +158,26 @@ class Loop:
         if self.bad_in_row and self.rewinding:
             raise RewindError(position - 1)
         if self.bad_in_row >= self.config.train.max_bad_steps:
-            self.read_metrics()  # the next step is on its way, and counts as well if it is bad
+            self.read_metrics()  # the next step is queued, and counts too if it is bad
             self.save(wait=True)
             self.check_bad_steps(self.bad_in_row, position - 1)
 
     def rewind(self, position: int) -> None:
-        """Go back to the newest checkpoint, and past the batch at `position`. Errors: UserError after too many."""
+        """Restore the newest checkpoint and skip the batch at `position`. Errors: UserError after too many rewinds."""
         self.batches.close()
-        # A run that gets beyond its farthest step has made progress: the count starts again.
-        self.rewinds = self.rewinds + 1 if self.step <= self.farthest else 1
-        self.farthest = max(self.farthest, self.step)
-        self.account()
+        # A run that passes its furthest step has made progress: the count restarts.
+        self.rewinds = self.rewinds + 1 if self.step <= self.furthest_step else 1
+        self.furthest_step = max(self.furthest_step, self.step)
+        self.write_goodput()
         with self.ledger.spend("save"):
             self.checkpoints.wait()
-        # The newest checkpoint is on disk now, and is what a later start continues from.
+        # Only after the newest checkpoint is on disk: a later start continues from it.
         self.check_bad_steps(self.rewinds, position)
         self.restore(self.progress.note)
-        self.account()
+        self.write_goodput()
         self.evaluator.forget()
         self.pending = None
-        if self.position != position + 1:  # the recurrent state is not of the text before the next rows
+        if self.position != position + 1:  # the recurrent state belongs to other text
             empty = self.spec.init_recurrent_state(self.spec.model, self.config.train.batch_size)
             self.state = self.state.replace(carried=empty)
         self.position = position + 1
@@ -191,7 +191,7 @@ class Loop:
         """Raise UserError after too many bad steps, the last of them at `position` in the data."""
         if count < self.config.train.max_bad_steps:
             return
-        last_good = self.checkpoints.last_good(self.good)
+        last_good = self.checkpoints.last_good(self.last_good_step)
         start = f", or start from {self.checkpoints.workdir.path}@{last_good}" if last_good is not None else ""
         raise UserError(
             f"config.train.max_bad_steps={self.config.train.max_bad_steps}: {count} steps were not finite, the last at "
@@ -203,12 +203,12 @@ class Loop:
         self.replica_check.compare(self.state, self.step)
 
     def evaluate(self) -> bool:
-        """Score the validation split; False if that was cut short, because the run is to stop."""
+        """Score the validation split; False if a stop was requested meanwhile."""
         if not self.evaluator.enabled:
             return True
         self.read_metrics()
         with self.ledger.spend("evaluate"):
-            scores = self.evaluator.score(self.state.params, self.step, stop=self.stops)
+            scores = self.evaluator.score(self.state.params, self.step, stop=self.should_stop)
         if scores is None:
             return False
         shown, row = scores
@@ -219,19 +219,19 @@ class Loop:
     def save(self, wait: bool = False) -> None:
         """Save a checkpoint of the current step, in the background unless `wait`."""
         self.compare_replicas()  # a corrupt state must not become a checkpoint
-        self.account()
+        self.write_goodput()
         with self.ledger.spend("save"):
             state = self.spec.to_checkpoint(self.state)
             origin = self.parts.origin | {CONFIG: self.config.to_dict()}
             metrics = self.evaluator.checkpoint_metrics(self.step)
-            # Rows up to this step are on disk before the checkpoint: a run that is killed lacks none.
+            # Metrics up to this step are on disk before the checkpoint, so a killed run lacks none.
             self.writer.flush()
             self.checkpoints.save(self.step, state, self.position, metrics, origin, int(state.bad_in_row))
             if wait:
                 self.checkpoints.wait()
 
     def finish_evaluation(self) -> bool:
-        """Evaluate a restored checkpoint whose evaluation was cut short; False if it is again."""
+        """Evaluate a restored checkpoint whose evaluation was interrupted; False if it is interrupted again."""
         last, every = self.step >= self.steps, self.config.evaluate.every
         due = last or (every > 0 and self.step % every == 0)
         if not self.step or not due or (last and self.new_measure):
@@ -249,7 +249,7 @@ class Loop:
         return True
 
     def interrupt(self) -> int:
-        """Save and leave, to be started again."""
+        """Save and return the exit code of a preempted run."""
         self.save(wait=True)
         self.progress.note(f"interrupted: saved checkpoint {self.step}; start the same command again to continue")
         return PREEMPTED
@@ -279,12 +279,12 @@ class Loop:
         enabled = [self.config.log[name] and jax.process_index() == 0 for name in ("tensorboard", "csv", "jsonl")]
         return MetricWriter(str(self.checkpoints.workdir.metrics), *enabled, self.step)
 
-    def account(self) -> None:
-        """Write down where the time went, and what is saved."""
+    def write_goodput(self) -> None:
+        """Write the time of each category and the newest checkpoint to goodput.jsonl."""
         self.goodput.add(self.step, self.ledger.seconds(), self.checkpoints.newest)
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # each is closed even if another fails, the last first
             closes = (self.progress.close, self.writer.close, self.profiler.close, self.goodput.close)
-            for close in (*closes, self.account, self.batches.close):
+            for close in (*closes, self.write_goodput, self.batches.close):
                 stack.callback(close)

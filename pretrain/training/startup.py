@@ -26,10 +26,10 @@ from pretrain.metrics.progress import Ledger
 from pretrain.optimizers.schedules import warn_of_change, warn_of_end, warn_of_unused_keys
 from pretrain.step.checks import check_config, check_mesh, check_model, check_vocabulary
 from pretrain.step.train_spec import TrainSpec
-from pretrain.workdir import ANEW, Workdir
+from pretrain.workdir import FRESH_START, Workdir
 
-AHEAD = 2  # batches on the devices: one is copied while another waits
-MOSTLY_USED = 0.8  # of a vocabulary: published tables have at most a few hundred rows without a token
+DEVICE_BATCHES = 2  # batches queued on the devices: one is copied while another waits
+MIN_VOCAB_USE = 0.8  # below it a warning: published tables have at most a few hundred rows without a token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RunParts:
         host = self.corpus.batches(seed=config.seed, batch_size=size, rows=layout.rows(size), start=position, **how)
         with contextlib.closing(host):
             while True:
-                while len(ready) < AHEAD:
+                while len(ready) < DEVICE_BATCHES:
                     # Copying to the devices is asynchronous: it overlaps with the step that runs.
                     ready.append(self.spec.put(next(host), size))
                 yield ready.popleft()
@@ -78,7 +78,7 @@ class OtherRuns:
 
     @property
     def with_tokenizer(self) -> list[Weights]:
-        """Those whose tokenizer the run must share, the one it takes a tokenizer from first."""
+        """Runs whose tokenizer this run must share; it inherits the first one's."""
         return [one for one in (self.weights, self.teacher.weights if self.teacher else None) if one]
 
 
@@ -105,15 +105,15 @@ def build_run(
         capacity.check_memory(spec, config)
     others.check(spec, config, begins)
     same_tokenizer = others.with_tokenizer if training else []
-    # A collective of all processes, so it cannot wait for `accept`.
+    # A collective of all processes, so it must not run in `accept`.
     fingerprints = [one.tokenizer_fingerprint() for one in same_tokenizer]
     if same_tokenizer:
-        prepare = functools.partial(prepare, taken=same_tokenizer[0].tokenizer)
+        prepare = functools.partial(prepare, inherited=same_tokenizer[0].tokenizer)
     sizes_are_free = begins and not same_tokenizer and not configs.takes_tokenizer(config)
 
-    def accept(tokenizer) -> None:  # perhaps in one process while others wait for it: no collectives here
+    def accept(tokenizer) -> None:  # may run in one process while others wait: no collectives here
         check_vocabulary(spec.model, tokenizer.vocab_size)
-        if sizes_are_free and tokenizer.vocab_size < MOSTLY_USED * spec.model.vocab_size:
+        if sizes_are_free and tokenizer.vocab_size < MIN_VOCAB_USE * spec.model.vocab_size:
             report(
                 f"warning: config.model.vocab_size={spec.model.vocab_size:,}, but the tokenizer has "
                 f"{tokenizer.vocab_size:,} entries; --config.model.vocab_size={tokenizer.vocab_size} saves the rest"
@@ -155,7 +155,7 @@ def restore_or_init(run: RunParts, checkpoints: CheckpointManager, weights: Weig
 
 
 def _init(run: RunParts, weights: Weights | None, report):
-    """The state before step 0: initial parameters, or those of `weights` or of a teacher's layers."""
+    """The state at step 0: initial parameters, or those of `weights` or of a teacher's layers."""
     spec, train, layers = run.spec, run.config.train, run.config.distill.layers
     state = spec.init(run.config.seed, train.batch_size)
     if weights is None and not layers:
@@ -181,7 +181,7 @@ def check_local_folder(config, workdir: str, fresh: str) -> None:
 
 
 def check_same_run(config, workdir: str) -> None:
-    """Raise UserError where `workdir` holds a run of another config; imported weights are no run."""
+    """Raise UserError if `workdir` holds a run of another config; imported weights do not count as a run."""
     here = Workdir(workdir)
     if params_only.has_initial_weights(here):
         return
@@ -189,7 +189,7 @@ def check_same_run(config, workdir: str) -> None:
     if steps := here.steps():
         # config.json can be edited by hand; the newest checkpoint has the config that it was made with.
         made_with = restore.saved_config(restore.read_notes(here.checkpoint(steps[-1])))
-        configs.check_unedited(workdir, config, made_with, f"undo the change, or {ANEW}")
+        configs.check_unedited(workdir, config, made_with, f"undo the change, or {FRESH_START}")
 
 
 def check_can_continue(config, workdir: str) -> None:
@@ -199,7 +199,9 @@ def check_can_continue(config, workdir: str) -> None:
     here = Workdir(workdir)
     # Without the check another tokenizer would be trained, and refused only then.
     if here.steps() and not pipeline.has_tokenizer(here.folders.tokenizer):
-        raise UserError(f"{workdir} has checkpoints without their tokenizer. Restore its folder tokenizer, or {ANEW}.")
+        raise UserError(
+            f"{workdir} has checkpoints without their tokenizer. Restore its folder tokenizer, or {FRESH_START}."
+        )
 
 
 def check_checkpoints_exist(workdir: str) -> None:
@@ -213,15 +215,14 @@ def check_checkpoints_exist(workdir: str) -> None:
     if saved or damaged:
         had = f"had checkpoint {saved} and has none now" if saved else "has no checkpoint to continue from"
         where = f" (damaged ones are in {here.broken})" if damaged else ""
-        raise UserError(f"{workdir} {had}{where}. Bring one back into {here.checkpoints}, or {ANEW}.")
+        raise UserError(f"{workdir} {had}{where}. Bring one back into {here.checkpoints}, or {FRESH_START}.")
 
 
 def find_other_runs(config, workdir: str, fresh: bool) -> OtherRuns:
-    """The other runs' parameters that a start needs; a run that continues has a copy of its teacher."""
+    """Find the runs in `train.start_from` and `distill.teacher`; a resumed run reads its own copy of the teacher."""
     here = Workdir(workdir)
     imported = not fresh and on_host0(lambda: params_only.has_initial_weights(here))
     continues = not fresh and not imported and on_host0(lambda: bool(here.steps()))
-    # The work folder has a copy of the teacher: the run that `distill.teacher` names may be gone.
     if continues:
         return OtherRuns(None, teachers.load_teacher(config, workdir))
     teacher, start_from = teachers.find_teacher(config, workdir), config.train.start_from
@@ -236,7 +237,7 @@ def find_other_runs(config, workdir: str, fresh: bool) -> OtherRuns:
 
 
 def find_tokenizer(config, workdir: str) -> Path | None:
-    """The folder of the tokenizer of the run that `config` starts or learns from, if there is one."""
+    """The tokenizer's folder of the run in `train.start_from` or `distill.teacher`; None without either."""
     for name, key in ((config.train.start_from, "train.start_from"), (config.distill.teacher, "distill.teacher")):
         if name:
             return find_weights(name, workdir, key).tokenizer
@@ -254,7 +255,7 @@ def save_config(config, workdir: str) -> None:
 
 
 def report_measure(run: RunParts, checkpoints: CheckpointManager, step: int, report) -> bool:
-    """Report if validation losses are measured in another way than before, and return whether they are."""
+    """Report whether validation losses are measured in another way than before; return it."""
     if "validation" not in run.corpus.splits:
         return False
     before, effect = checkpoints.measures()[-1:], "earlier losses no longer count towards the best checkpoint"

@@ -12,7 +12,7 @@ from pretrain.checkpoints.manager import CheckpointManager, holds_run, needs_fre
 from pretrain.checkpoints.teacher import copy_teacher, set_teacher_model
 from pretrain.distributed.consensus import on_all_hosts, on_host0
 from pretrain.distributed.heartbeat import Watchdog
-from pretrain.distributed.init import say
+from pretrain.distributed.init import print_on_host0
 from pretrain.distributed.lock import check_shared, hold_workdir
 from pretrain.metrics.progress import Ledger
 from pretrain.training.loop import Loop, RewindError
@@ -36,14 +36,14 @@ def train(config, workdir: str, fresh: str = "", sources=None) -> int:
     ledger = Ledger()
     check_local_folder(config, workdir, fresh)
     with contextlib.ExitStack() as stack:
-        # First of all: waiting for the lock, a store or another process can hang as well.
+        # Opened first: waiting for the lock, a store or another process can hang too.
         stack.enter_context(contextlib.closing(Watchdog(config.train.patience, ledger)))
-        on_host0(lambda: stack.enter_context(hold_workdir(workdir, "train", say)))
+        on_host0(lambda: stack.enter_context(hold_workdir(workdir, "train", print_on_host0)))
         check_shared(workdir)
         starts_fresh = on_host0(lambda: needs_fresh_start(workdir, fresh))
         if fresh and not starts_fresh:
-            say(f"--fresh={fresh} was done before; continuing the run that began then")
-        # Asked before the new config is written into the folder.
+            print_on_host0(f"--fresh={fresh} was done before, continuing that run")
+        # Read before the new config is written into the folder.
         held_run = starts_fresh and holds_run(workdir)
         others = find_other_runs(config, workdir, starts_fresh)
         config = set_teacher_model(config, others.teacher)
@@ -53,7 +53,7 @@ def train(config, workdir: str, fresh: str = "", sources=None) -> int:
         run = build_run(
             config,
             workdir,
-            say,
+            print_on_host0,
             training=True,
             begins=begins,
             others=others,
@@ -63,16 +63,18 @@ def train(config, workdir: str, fresh: str = "", sources=None) -> int:
         if starts_fresh:
             # Only now: a config that is refused moves nothing.
             on_host0(lambda: start_fresh(workdir, fresh, config))
-            aside = Workdir(workdir).earlier / fresh
-            say(f"the earlier run is in {aside}" if held_run else f"--fresh={fresh}: {workdir} held no run")
+            earlier = Workdir(workdir).earlier / fresh
+            print_on_host0(
+                f"the earlier run is in {earlier}" if held_run else f"--fresh={fresh}: {workdir} held no run"
+            )
         if others.teacher:
             # From here on the copy in the work folder is the teacher.
             run = dataclasses.replace(run, teacher=copy_teacher(others.teacher, workdir))
         checkpoints = stack.enter_context(contextlib.closing(CheckpointManager(workdir, config.checkpoint)))
-        loop = stack.enter_context(contextlib.closing(Loop(run, checkpoints, ledger, say, others.weights)))
+        loop = stack.enter_context(contextlib.closing(Loop(run, checkpoints, ledger, print_on_host0, others.weights)))
         if jax.process_index() == 0:
-            report_changes(config, workdir, loop.step, say)
-            if loop.step < config.train.steps:  # else the folder's config is that of the steps that were made
+            report_changes(config, workdir, loop.step, print_on_host0)
+            if loop.step < config.train.steps:  # else the folder keeps the config of its steps
                 configs.save(config, workdir)
         while True:
             try:

@@ -53,7 +53,7 @@ def test_source_same_documents(bucket, text, spec):
 
     def read(source):
         return [
-            (span.name, document.place, "".join(document.chunks))
+            (span.name, document.holdout_rank, "".join(document.chunks))
             for span in source.spans(1000)
             for document in source.documents(span)
         ]

@@ -60,7 +60,7 @@ def test_glob_links_read_once(write, tmp_path):
 
 
 def documents(source: base.Source) -> list[tuple[float, str]]:
-    return [(d.place, "".join(d.chunks)) for span in source.spans(1 << 20) for d in source.good_documents(span)]
+    return [(d.holdout_rank, "".join(d.chunks)) for span in source.spans(1 << 20) for d in source.good_documents(span)]
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
@@ -98,6 +98,6 @@ def test_stdlib_files():
     assert not [name for name in names if {"test", "tests", "site-packages"} & set(name.split("/"))]
     (span,) = [span for span in source.spans(1) if span.name == "json/decoder.py"]
     (document,) = source.good_documents(span)
-    assert document.place == base.hash_to_unit(b"json/decoder.py")
+    assert document.holdout_rank == base.hash_to_unit(b"json/decoder.py")
     with open(os.path.join(os.path.dirname(os.__file__), "json/decoder.py"), encoding="utf-8", newline="") as file:
         assert "".join(document.chunks) == file.read()

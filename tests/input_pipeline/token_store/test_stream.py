@@ -68,7 +68,7 @@ def test_stream_documents(prepare, words, small_parts):
         stream = corpus.stream(split)
         assert len(stream.shards) > 5
         assert b"".join(texts(stream)) == corpus.raw_bytes(split)
-        assert (stream.documents() - 1).tolist() == [len(text) for text in texts(stream)]
+        assert (stream.document_sizes() - 1).tolist() == [len(text) for text in texts(stream)]
         assert_windows(stream.copy, np.concatenate([[END, *text] for text in texts(stream)]))
 
 

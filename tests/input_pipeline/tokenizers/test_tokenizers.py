@@ -216,7 +216,7 @@ def test_tokenizer_reused(prepare, write, tmp_path):
 
 def test_sample_without_holdout(words):
     parsed = parser.parse(words(60), "data.train")
-    places = {"".join(d.chunks): d.place for s in parsed for span in s.spans(1) for d in s.documents(span)}
+    places = {"".join(d.chunks): d.holdout_rank for s in parsed for span in s.spans(1) for d in s.documents(span)}
     sample = list(tokenizer_store.sample(parsed, 2_000, 0.5))
     assert 2_000 <= len("".join(sample).encode()) < 3_000
     assert not [text for text in sample if places[text] < 0.5]

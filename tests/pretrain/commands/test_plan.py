@@ -99,7 +99,7 @@ def test_a_students_teacher_is_planned_too(capsys):
 
 @pytest.mark.slow
 def test_a_search(capsys, monkeypatch):
-    monkeypatch.setattr(search, "TRIES", 3)
+    monkeypatch.setattr(search, "MAX_COMPILES", 3)
     words = ("--topology=cpu:4", "--search", "--format=json", "--config.train.batch_size=4")
     out, err = planned(capsys, TINY, *words, "--config.model.layers=1")
     found = json.loads(out)

@@ -10,7 +10,7 @@ from flax import linen as nn
 
 import models
 from configs.common import decoder
-from pretrain.decoding import reading, sampling
+from pretrain.decoding import forward, sampling
 from pretrain.decoding.sampling import generate, truncate
 
 GREEDY = {
@@ -200,7 +200,7 @@ def test_sampling_is_a_function_of_the_seed(tiny):
 
 def test_nothing_compiles_per_token_or_per_call(tiny):
     generate(*tiny, [np.array([1, 2, 3])], **{**GREEDY, "max_tokens": 4})
-    programs = reading.advance, reading.begin_cached, sampling._pick
+    programs = forward.decode_step, forward.prefill, sampling._pick
     before = [program._cache_size() for program in programs]
     generate(*tiny, [np.array([4, 3, 2, 1])], **{**GREEDY, "max_tokens": 3})  # both fit 4 tokens of prompt, 8 in all
     assert before == [program._cache_size() for program in programs]

@@ -30,7 +30,7 @@ PROGRAM = """if True:
     try:
         code = work() or 0
     except Exception as error:
-        code, message = cli.verdict(error)
+        code, message = cli.exit_code_and_message(error)
         print(message, file=os.sys.stderr, flush=True)
     shutdown.end(code)
 """

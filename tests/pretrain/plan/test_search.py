@@ -83,7 +83,7 @@ def compiled(monkeypatch, estimates):
 
     monkeypatch.setattr(step, "plan", plan)
     monkeypatch.setattr(search, "Estimates", lambda *arguments: estimates)  # which take seconds to trace
-    monkeypatch.setattr(search, "TRIES", 6)
+    monkeypatch.setattr(search, "MAX_COMPILES", 6)
     return needs, seen
 
 
@@ -107,22 +107,27 @@ def test_the_first_that_is_compiled_is_the_surest_to_fit():
         (Estimate(10, 20, 4), Choice((1, 8, 1, 1), 2, "full")),
         (Estimate(10, 10, 5), Choice((1, 8, 1, 1), 4, "full")),
     ]
-    chosen = [search._next(ways, search.Learnt(), capacity, fitting=0, tried=0) for capacity in (1000, 100, 78, 10)]
+    chosen = [
+        search._pick_next(ways, search.MemoryCorrections(), capacity, fitting=0, tried=0)
+        for capacity in (1000, 100, 78, 10)
+    ]
     assert chosen == [0, 4, 3, 4]
-    assert search._next(ways, search.Learnt(), 90, fitting=0, tried=1) == 2  # after a miss
-    assert search._next(ways, search.Learnt(), 70, fitting=1, tried=2) == 1  # after a fit: the fastest
-    assert search._next(ways[:2], search.Learnt(), 92, fitting=1, tried=2) == 1  # that leaves room,
-    assert search._next(ways[:1], search.Learnt(), 92, fitting=1, tried=2) == 0  # and then those that do not
+    assert search._pick_next(ways, search.MemoryCorrections(), 90, fitting=0, tried=1) == 2  # after a miss
+    assert search._pick_next(ways, search.MemoryCorrections(), 70, fitting=1, tried=2) == 1  # after a fit: the fastest
+    assert search._pick_next(ways[:2], search.MemoryCorrections(), 92, fitting=1, tried=2) == 1  # that leaves room,
+    assert (
+        search._pick_next(ways[:1], search.MemoryCorrections(), 92, fitting=1, tried=2) == 0
+    )  # and then those that do not
 
 
 def test_after_a_miss_estimates_are_scaled():
-    learnt = search.Learnt()
+    corrections = search.MemoryCorrections()
     found = Estimate(held=10, activations=5, seconds=1)
-    assert learnt.needed(found, "none") == 15
-    learnt.add(found, "dots", needed=60, fits=False)
-    assert learnt.needed(found, "dots") == learnt.needed(found, "none") == 60
-    learnt.add(Estimate(10, 1, 1), "full", needed=25, fits=True)
-    assert learnt.needed(Estimate(10, 1, 1), "full") == 25
+    assert corrections.needed(found, "none") == 15
+    corrections.add(found, "dots", needed=60, fits=False)
+    assert corrections.needed(found, "dots") == corrections.needed(found, "none") == 60
+    corrections.add(Estimate(10, 1, 1), "full", needed=25, fits=True)
+    assert corrections.needed(Estimate(10, 1, 1), "full") == 25
 
 
 def test_what_does_not_fit_comes_last_and_is_not_tried_again(compiled):
