@@ -289,7 +289,7 @@ def _with_new_keys(config: ConfigDict) -> ConfigDict:
     """`config`, with the defaults of those YOUNGER keys that its run did not know."""
     known = common.base()
     for section, kinds in OF_A_KIND.items():
-        if (kind := config.get(section, {}).get("kind")) in kinds:
+        if section in config and (kind := config[section].get("kind")) in kinds:
             known[section] = kinds[kind]()
     missing = {key: value for key, value in flat(known).items() if key in YOUNGER and key not in flat(config)}
     config.update_from_flattened_dict(missing)

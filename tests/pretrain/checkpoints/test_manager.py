@@ -197,6 +197,7 @@ def test_fresh_start(copy, resume):
     assert resume(workdir, "--fresh=a/b", schedule__peak=0.001)[0] == 2
 
 
+@pytest.mark.slow
 def test_fresh_start_is_finished_after_a_kill(copy, resume):
     workdir = copy(8)
     before = files(workdir)

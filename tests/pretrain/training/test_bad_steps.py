@@ -64,6 +64,7 @@ def test_rewind_continues_after_the_bad_batch(run, tmp_path, capsys, position):
     assert data_position(tmp_path, 12) == 12 + position + 1 - back
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [pytest.param("skip", marks=pytest.mark.slow), "rewind"])
 def test_too_many_bad_steps_name_a_good_checkpoint(run, tmp_path, way):
     """However often the same is tried again, and whichever way: a run that ended badly is never done."""
