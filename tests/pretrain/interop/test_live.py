@@ -235,7 +235,10 @@ def test_greedy_text_agrees(there_and_back):
         assert ours == prefix + run.tokenizer.decode(new.tolist())
 
 
-@pytest.mark.parametrize(("stopping", "length_penalty"), [("best", 1.0), pytest.param("full", 0.3, marks=pytest.mark.slow)])
+BEAMS = [("best", 1.0), pytest.param("full", 0.3, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("stopping", "length_penalty"), BEAMS)
 @pytest.mark.parametrize("there_and_back", WRITERS, indirect=True)
 def test_beams_agree(there_and_back, stopping, length_penalty):
     """Token by token, for prompts of two lengths."""
