@@ -1,6 +1,7 @@
 """Strict surroundings for every test: eight virtual CPU devices, no implicit rank promotion, real subprocesses."""
 
 import contextlib
+import ctypes
 import functools
 import itertools
 import os
@@ -46,19 +47,20 @@ hypothesis.settings.load_profile("no deadline")
 
 
 FOLDERS = itertools.count()  # of object stores
-MAPPINGS = 16_384  # of memory, that a worker may have between two test modules
+MEMORY = 1.2e9  # bytes that a worker may hold between two test modules
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _programs_end_before_there_are_too_many():
-    """JAX forgets what it compiled once a worker has many memory mappings: Linux allows a process 65,530.
+def _drop_compiled_programs():
+    """JAX forgets what it compiled once a worker is large.
 
-    Each program compiled for the CPU holds several (`vm.max_map_count`), and LLVM dies where there are no more.
+    A test module may compile hundreds of programs, of 0.3 MB and four memory mappings each; Linux allows 65,530.
     """
     yield
-    with contextlib.suppress(FileNotFoundError), open("/proc/self/maps") as maps:  # on Linux alone
-        if "jax" in sys.modules and sum(1 for _ in maps) > MAPPINGS:
+    with contextlib.suppress(FileNotFoundError), open("/proc/self/statm") as sizes:  # on Linux alone
+        if "jax" in sys.modules and int(sizes.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") > MEMORY:
             sys.modules["jax"].clear_caches()
+            ctypes.CDLL(None).malloc_trim(0)  # glibc keeps two thirds of what they took
 
 
 @pytest.fixture(scope="session")
