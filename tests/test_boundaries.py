@@ -21,12 +21,15 @@ REQUIRED = {
 }
 # Packages that only functions may import: slow to import, or of an extra.
 LAZY = {
-    "input_pipeline": {"tokenizers", "zstandard", "tensorflow_datasets", "PIL", "apache_beam", "fsspec", "aiohttp"},
+    "input_pipeline": {"tokenizers", "zstandard", "tensorflow_datasets", "PIL", "apache_beam", "fsspec", "aiohttp"}
+    | {"pyarrow", "array_record"},
     "pretrain": {"tensorboardX", "tokenizers", "safetensors", "huggingface_hub", "sacrebleu"},
 }
 # package -> the only modules that may import it, by the start of their path.
 ONLY_IN = {
     "tensorflow_datasets": "input_pipeline/sources/",
+    "array_record": "input_pipeline/sources/tfds",
+    "pyarrow": "input_pipeline/sources/tables",
     "PIL": "input_pipeline/sources/images",
     "apache_beam": "input_pipeline/token_store/build",
 }

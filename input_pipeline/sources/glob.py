@@ -1,4 +1,4 @@
-"""Text, JSON lines or images in the files that match a glob."""
+"""Text, records, tables or images in the files that match a glob."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from input_pipeline.errors import DataError
 from input_pipeline.io import FileInfo, glob_store, info, is_remote
-from input_pipeline.sources import images, records, text
+from input_pipeline.sources import images, records, tables, text
 from input_pipeline.sources.base import BadRecord, Document, File, Source, Span, absolute, hash_to_unit
 
 READERS = {  # by the options document and line_ends
@@ -24,11 +24,11 @@ READERS = {  # by the options document and line_ends
 
 @dataclass(frozen=True)
 class Files(Source):
-    """Text, JSON lines or images in the files that match a glob."""
+    """Text, records, tables or images in the files that match a glob."""
 
     path: str  # an absolute glob; what exists by its very name is taken literally
     read: Callable[[Span], Iterator[Document | BadRecord]]
-    splits: bool  # whether a file can be read in several spans
+    stretches: Callable[[str, int, int, int], Iterator[tables.Stretch]] | None  # of (path, start, end, target); None: 1
 
     @classmethod
     def text(cls, spec: str, path: str, options: dict) -> "Files":
@@ -41,17 +41,40 @@ class Files(Source):
                 f"'{spec}': unknown option value. Write document=file, line or blank_line, line_ends=dropped "
                 "(files), bytes=START:END."
             )
-        return cls(absolute(path), read, unit != "file", spec=spec, start=start, end=end)
+        cuts = None if unit == "file" else text.stretches
+        return cls(absolute(path), read, cuts, spec=spec, start=start, end=end)
 
     @classmethod
     def json(cls, spec: str, path: str, options: dict) -> "Files":
-        fields = records.parse_fields(spec, options)
-        read = functools.partial(records.json_documents, read=records.reader(options.get("field", "text"), fields))
-        return cls(absolute(path), read, True, spec=spec, fields=fields, records=True)
+        choice = records.Choice.parse(spec, options)
+        read = functools.partial(records.json_documents, read=choice.reader({}))
+        return cls(absolute(path), read, text.stretches, spec=spec, fields=choice.fields, records=True)
+
+    @classmethod
+    def parquet(cls, spec: str, path: str, options: dict) -> "Files":
+        choice = records.Choice.parse(spec, options)
+        read = functools.partial(tables.parquet_documents, choice=choice)
+        return cls(absolute(path), read, tables.parquet_stretches, spec=spec, fields=choice.fields, records=True)
+
+    @classmethod
+    def arrow(cls, spec: str, path: str, options: dict) -> "Files":
+        choice = records.Choice.parse(spec, options)
+        path, read = absolute(path), functools.partial(tables.arrow_documents, choice=choice)
+        pattern = tables.dataset_pattern(spec, path)
+        return cls(pattern, read, tables.arrow_stretches, spec=spec, fields=choice.fields, records=True)
+
+    @classmethod
+    def csv(cls, spec: str, path: str, options: dict, delimiter: str) -> "Files":
+        choice, quotes = records.Choice.parse(spec, options), options.get("quotes", "yes")
+        if quotes not in ("yes", "none"):
+            raise DataError(f"'{spec}': quotes={quotes} is unknown. Write quotes=none where they are text.")
+        read = functools.partial(tables.csv_documents, choice=choice, delimiter=delimiter, quotes=quotes)
+        cuts = functools.partial(tables.csv_stretches, quotes=quotes)
+        return cls(absolute(path), read, cuts, spec=spec, fields=choice.fields, records=True)
 
     @classmethod
     def images(cls, spec: str, path: str, options: dict, image: images.Shape) -> "Files":
-        return cls(absolute(path), functools.partial(images.file_documents, shape=image), False, spec=spec)
+        return cls(absolute(path), functools.partial(images.file_documents, shape=image), None, spec=spec)
 
     def paths(self) -> list[str]:
         return list(self._find())
@@ -117,19 +140,21 @@ class Files(Source):
 
     def replacing_surrogates(self) -> "Files":
         """Of JSON: other text has no escapes that could name one."""
-        return dataclasses.replace(self, read=functools.partial(self.read, replace=True)) if self.records else self
+        if getattr(self.read, "func", None) is not records.json_documents:
+            return self
+        return dataclasses.replace(self, read=functools.partial(self.read, replace=True))
 
     def spans(self, target: int) -> Iterator[Span]:
         self.files()  # raises if there is none
         for path, (size, _) in self._find().items():
             name = self._name(path)
             # A compressed file can only be read from its beginning.
-            if text.is_compressed(path) or not self.splits:
+            if text.is_compressed(path) or self.stretches is None:
                 yield Span(path, name, self.start, self.end, size)
                 continue
             end = size if self.end is None else min(size, self.end)
-            for start in range(self.start, end, target):
-                yield Span(path, name, start, min(start + target, end), min(target, end - start))
+            for stretch in self.stretches(path, self.start, end, target):
+                yield Span(path, name, *stretch)
 
     def documents(self, span: Span) -> Iterator[Document | BadRecord]:
         return self.read(span)

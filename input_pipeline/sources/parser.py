@@ -1,8 +1,11 @@
 """Sources from the config's text: `stdlib`, `text:GLOB`, `jsonl:GLOB?field=text`, `parallel:FILE?fields=en,de`,
-`tfds:NAME?split=train`, `images:GLOB`, joined by ` + `.
+`parquet:GLOB`, `arrow:GLOB`, `csv:GLOB`, `tsv:GLOB`, `tfds:NAME?split=train`, `images:GLOB`, joined by ` + `.
 """
 
 import dataclasses
+import difflib
+import functools
+import os
 import re
 from collections.abc import Mapping, Sequence
 
@@ -13,15 +16,21 @@ from input_pipeline.sources.records import Parallel
 from input_pipeline.sources.text import StandardLibrary
 from input_pipeline.sources.tfds import TensorFlowDataset
 
+FIELDS = ("field", "fields", "code", "language")
+TABLE, CSV = (*FIELDS, "labels"), (*FIELDS, "quotes")
 KINDS = {  # constructor, options, and an example
     "stdlib": (StandardLibrary.make, (), "stdlib alone"),
     "text": (Files.text, ("document", "bytes", "line_ends", "code", "language"), "text:/books/*.txt"),
-    "jsonl": (Files.json, ("field", "fields", "code", "language"), "jsonl:GLOB?field=text"),
+    "jsonl": (Files.json, FIELDS, "jsonl:GLOB?field=text"),
+    "parquet": (Files.parquet, TABLE, "parquet:GLOB?field=text"),
+    "arrow": (Files.arrow, TABLE, "arrow:GLOB?field=text, or arrow:FOLDER of datasets.save_to_disk"),
+    "csv": (functools.partial(Files.csv, delimiter=","), CSV, "csv:GLOB?field=text"),
+    "tsv": (functools.partial(Files.csv, delimiter="\t"), CSV, "tsv:GLOB?field=text"),
     "parallel": (Parallel.make, ("fields",), "parallel:train.{}.gz?fields=en,de"),
     "images": (Files.images, (), "images:/photos/**/*.png"),
     "tfds": (
         TensorFlowDataset.make,
-        ("split", "field", "fields", "data_dir", "code", "language"),
+        ("split", "data_dir", *TABLE),
         "tfds:NAME?split=train, or tfds:FOLDER?split=train",
     ),
 }
@@ -49,6 +58,7 @@ def parse_data(data: Mapping, text: str, key: str) -> list[Source]:
 def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> Source:
     kind, _, rest = spec.partition(":")
     if kind not in KINDS:
+        _check_dataset(spec, key)
         raise DataError(
             f"{key}='{spec}': unknown kind {kind}. Choose one of: {', '.join(KINDS)}. Write a path as text:PATH."
         )
@@ -67,3 +77,18 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> Source:
     marks = {name: options.pop(name) for name in ("code", "language") if name in options}
     source = make(spec, path, options, image) if kind in IMAGES else make(spec, path, options)
     return dataclasses.replace(source, **marks) if marks else source
+
+
+def _check_dataset(spec: str, key: str) -> None:
+    """Raises DataError with the way to read a saved dataset, or a name of the Hugging Face Hub."""
+    if os.path.isfile(os.path.join(spec, "state.json")) or os.path.isfile(os.path.join(spec, "dataset_dict.json")):
+        raise DataError(f"{key}='{spec}': unknown kind of source. Write arrow:{spec}.")
+    if not re.fullmatch(r"[\w-]+(/[\w.-]+)?", spec) or difflib.get_close_matches(spec, KINDS, cutoff=0.75):
+        return
+    folder = f"data/{spec.rpartition('/')[2]}"
+    fetch = f"from datasets import load_dataset; load_dataset('{spec}', split='train').save_to_disk('{folder}')"
+    raise DataError(
+        f"{key}='{spec}': unknown kind of source. Fetch a dataset of the Hugging Face Hub, and read it from disk:\n"
+        f'  pip install datasets && python -c "{fetch}"\n'
+        f"  --config.{key}='arrow:{folder}?field=text'"
+    )

@@ -1,4 +1,4 @@
-"""Records of named fields as documents: JSON lines, files that correspond line by line, and records of TFDS."""
+"""Records of named fields as documents: paths of fields, JSON lines, and files that correspond line by line."""
 
 import functools
 import json
@@ -7,6 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from types import MappingProxyType
+
+import numpy as np
 
 from input_pipeline.errors import DataError
 from input_pipeline.io import info, open_path
@@ -15,42 +18,87 @@ from input_pipeline.sources.text import lines
 
 PLACEHOLDER = "{}"  # a field's name in the path of a `Parallel` source
 DIGITS = 640  # that Python converts whatever its settings
+Convert = Callable[[object], object]
 Reader = Callable[[object], Document]
+NOTHING: Mapping[str, Convert] = MappingProxyType({})
 
 
-def parse_fields(spec: str, options: Mapping[str, str]) -> tuple[str, ...]:
-    """The option `fields` of a source of records. Errors: DataError for empty or repeated names."""
-    fields = tuple(options["fields"].split(",")) if "fields" in options else ()
-    if fields and ("field" in options or not all(fields) or len(set(fields)) < len(fields)):
-        raise DataError(f"'{spec}': write fields=NAME,NAME, each once, or field=NAME for one text.")
-    return fields
+@dataclass(frozen=True)
+class Choice:
+    """Fields of a record that a source reads, by paths such as `text`, `meta.text` or `answers.text.0`."""
+
+    field: str  # of the single text
+    fields: tuple[str, ...]  # of several texts, in order; ()
+    labels: str = "names"  # or "ids": what classes become
+
+    @classmethod
+    def parse(cls, spec: str, options: Mapping[str, str], default: str = "text") -> "Choice":
+        """The options field, fields and labels of a source. Errors: DataError for empty, repeated or unknown values."""
+        fields = tuple(options["fields"].split(",")) if "fields" in options else ()
+        if fields and ("field" in options or not all(fields) or len(set(fields)) < len(fields)):
+            raise DataError(f"'{spec}': write fields=NAME,NAME, each once, or field=NAME for one text.")
+        labels = options.get("labels", "names")
+        if labels not in ("names", "ids"):
+            raise DataError(f"'{spec}': labels={labels} is unknown. Write labels=names or labels=ids.")
+        return cls(options.get("field", default), fields, labels)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All its fields."""
+        return self.fields or (self.field,)
+
+    def reader(self, convert: Mapping[str, "Convert"]) -> "Reader":
+        """The function that makes a document of a record; `convert` has functions for the values of some fields."""
+        if self.fields:
+            return functools.partial(fields_document, fields=self.fields, convert=convert)
+        return functools.partial(text_document, field=self.field, convert=convert)
 
 
-def reader(field: str, fields: Sequence[str]) -> Reader:
-    """The function that makes a document of a record: of its `fields`, or without any of the text at `field`."""
-    if fields:
-        return functools.partial(fields_document, fields=fields)
-    return functools.partial(text_document, field=field)
+def value_at(record: object, field: str, types: type, convert: Mapping[str, "Convert"] = NOTHING) -> object:
+    """The value of a record (a dict) at a path; a name with dots counts as it is.
 
-
-def value_at(record: object, field: str, types: type) -> object:
-    """The value of a record (a dict) at `field`. Errors: DataError if there is none of these types."""
-    value = record.get(field) if isinstance(record, dict) else None
+    Errors: DataError if there is none of these types.
+    """
+    whole, value = isinstance(record, dict) and field in record, record
+    for step in [field] if whole else field.split("."):
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list | np.ndarray) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            value = None
+    value = value.item() if getattr(value, "shape", None) == () else value
+    if value is not None and field in convert:
+        value = convert[field](value)
     if not isinstance(value, types):
-        fields = ", ".join(record) if isinstance(record, dict) else "none"
-        raise DataError(f"no usable field '{field}' ({type(value).__name__}). Its fields: {fields}. Name another.")
+        paths = ", ".join(_paths(record)) or "none"
+        raise DataError(f"no usable field '{field}' ({type(value).__name__}). Its fields: {paths}. Name another.")
     return value
 
 
-def text_document(record: object, field: str) -> Document:
+def _paths(value: object, path: str = "") -> Iterator[str]:
+    """Paths of the values in a record; of a list that of its first."""
+    children = value.items() if isinstance(value, dict) else [(0, value[0])] if _is_list(value) else []
+    if path and not children:
+        yield path
+    for name, child in children:
+        yield from _paths(child, f"{path}.{name}" if path else str(name))
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | np.ndarray) and np.ndim(value) > 0 and len(value) > 0
+
+
+def text_document(record: object, field: str, convert: Mapping[str, "Convert"] = NOTHING) -> Document:
     """The text at `field` of a record."""
-    text, data = _text_and_bytes(value_at(record, field, str | bytes))
+    text, data = _text_and_bytes(value_at(record, field, str | bytes, convert))
     return Document.from_texts(hash_to_unit(data), text)
 
 
-def fields_document(record: object, fields: Sequence[str]) -> Document:
+def fields_document(record: object, fields: Sequence[str], convert: Mapping[str, "Convert"] = NOTHING) -> Document:
     """The texts at `fields` of a record, in this order; numbers and booleans as JSON writes them."""
-    pairs = [_text_and_bytes(value_at(record, field, str | bytes | int | float | Decimal)) for field in fields]
+    values = [value_at(record, field, str | bytes | int | float | Decimal, convert) for field in fields]
+    pairs = list(map(_text_and_bytes, values))
     return Document.from_texts(hash_to_unit(b"\0".join(data for _, data in pairs)), *(text for text, _ in pairs))
 
 
@@ -59,6 +107,22 @@ def _text_and_bytes(value: str | bytes | float | Decimal) -> tuple[str, bytes]:
         return value.decode("utf-8"), value
     text = str(value) if isinstance(value, str | Decimal) else json.dumps(value)
     return text, text.encode("utf-8")
+
+
+def name_class(value: int, names: Sequence[str]) -> str:
+    """The name of a class. Errors: DataError for a number without one, such as -1 where labels are withheld."""
+    if not 0 <= value < len(names):
+        raise DataError(f"label {value} has no name. Add labels=ids, or choose another split.")
+    return names[value]
+
+
+def shortest_float(value: float) -> float:
+    """A float32 value as the float of the fewest digits that tell it from other float32 values. Whole numbers stay.
+
+    Libraries give float32 values as Python floats, which would print 0.2 as 0.20000000298023224.
+    """
+    # NumPy prints the shortest decimal that reads back as the same float32.
+    return value if value.is_integer() and abs(value) < 1e16 else float(str(np.float32(value)))
 
 
 def json_documents(span: Span, read: Reader, replace: bool = False) -> Iterator[Document | BadRecord]:
@@ -109,7 +173,7 @@ class Parallel(Source):
 
     @classmethod
     def make(cls, spec: str, path: str, options: Mapping[str, str]) -> "Parallel":
-        fields = parse_fields(spec, options)
+        fields = Choice.parse(spec, options).fields
         if path.count(PLACEHOLDER) != 1 or not fields:
             raise DataError(f"'{spec}': name a file per field, such as parallel:train.{PLACEHOLDER}.gz?fields=en,de.")
         return cls(absolute(path), spec=spec, fields=fields, records=True)

@@ -42,6 +42,12 @@ def open_bytes(path: str, start: int) -> Iterator[BinaryIO]:
             raise DataError(f"{path} cannot be decompressed ({error}). Download it again.") from error
 
 
+def stretches(path: str, start: int, end: int, target: int) -> Iterator[tuple[int, int, int]]:
+    """(start, end, bytes) of stretches of `target` bytes, for readers of lines."""
+    for first in range(start, end, target):
+        yield first, min(first + target, end), min(target, end - first)
+
+
 def is_compressed(path: str) -> bool:
     return path.lower().endswith(COMPRESSED)
 

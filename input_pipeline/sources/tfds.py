@@ -1,4 +1,4 @@
-"""TensorFlow Datasets in ArrayRecord files, read without TensorFlow: `tfds:NAME?split=train`."""
+"""TensorFlow Datasets, in TFRecord or ArrayRecord files, read without TensorFlow: `tfds:NAME?split=train`."""
 
 import functools
 import itertools
@@ -6,15 +6,26 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from input_pipeline.errors import DataError
-from input_pipeline.io import info
+from input_pipeline.io import glob_store, info, is_remote, local_copy, open_path
 from input_pipeline.sources import images
 from input_pipeline.sources.base import BadRecord, Document, File, Source, Span
-from input_pipeline.sources.records import parse_fields, reader
+from input_pipeline.sources.records import Choice, Convert, name_class, shortest_float
+from input_pipeline.sources.tfrecord import TFRecords
+
+
+@functools.lru_cache(2)
+def _open_records(path: str):
+    """The records of a file, by number. A store's file is copied to this machine."""
+    copy = local_copy(open_path(path))
+    if ".tfrecord" in copy.name:
+        return TFRecords(copy)
+    from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+    return ArrayRecordDataSource(str(copy))
 
 
 @dataclass(frozen=True)
@@ -23,15 +34,15 @@ class TensorFlowDataset(Source):
 
     name: str
     split: str
-    field: str
+    choice: Choice
     data_dir: str | None
     image: tuple[int, ...]  # shape of its images; () for text
 
     @classmethod
     def make(cls, spec: str, path: str, options: dict, image: tuple[int, ...]) -> "TensorFlowDataset":
-        field = options.get("field", "image" if image else "text")
-        own = path, options.get("split", "train"), field, options.get("data_dir"), image
-        return cls(*own, spec=spec, fields=parse_fields(spec, options), records=True)
+        choice = Choice.parse(spec, options, "image" if image else "text")
+        own = path, options.get("split", "train"), choice, options.get("data_dir"), image
+        return cls(*own, spec=spec, fields=choice.fields, records=True)
 
     @functools.cached_property
     def _builder(self):
@@ -39,35 +50,39 @@ class TensorFlowDataset(Source):
         import tensorflow_datasets.image_classification
         import tensorflow_datasets.text  # TFDS registers the datasets of these folders only once they are imported
 
+        for place in filter(is_remote, (self.name, self.data_dir)):
+            open_path(place)  # raises without the package of the store, whose retries it sets
         try:
-            if self.name.startswith(("/", ".", "~")):
-                builder = tfds.builder_from_directory(Path(self.name).expanduser())
+            if self.name.startswith(("/", ".", "~")) or is_remote(self.name):
+                builder = tfds.builder_from_directory(open_path(os.path.expanduser(self.name)))
             else:
                 builder = tfds.builder(self.name, data_dir=self.data_dir, try_gcs=False)
         except Exception as error:  # its own types, for a name, a config of a dataset, and a folder without metadata
             reason = str(error).strip().partition("\n")[0]
             raise DataError(f"'{self.spec}': TFDS has no dataset '{self.name}' ({reason}). Check it.") from error
-        array_record = tfds.core.FileFormat.ARRAY_RECORD
-        if not builder.info.splits or builder.info.file_format != array_record:
+        formats = tfds.core.FileFormat.ARRAY_RECORD, tfds.core.FileFormat.TFRECORD
+        if not builder.info.splits or builder.info.file_format not in formats:
             folder = re.match(r"tensorflow_datasets\.(text|image_classification)(?=\.)", type(builder).__module__)
             options = f" --imports={folder[0]}" if folder else ""
             options += f" --data_dir={self.data_dir}" if self.data_dir else ""
             raise DataError(
-                f"'{self.spec}' is not prepared as ArrayRecord in {builder.data_path}. Run "
-                f"tfds build {self.name}{options} --file_format=array_record."
+                f"'{self.spec}' is not prepared in {builder.data_path}. Run tfds build {self.name}{options}."
             )
         return builder
 
     @functools.cached_property
-    def _records(self):
-        """The split's records, by index, with image files not decoded."""
-        import tensorflow_datasets as tfds
-
-        features = self._builder.info.features
-        # Decoding images would need TensorFlow.
-        files = [name for name in features if isinstance(features[name], tfds.features.Image)]
+    def _shards(self) -> list:
+        """The split's files in order, each with the records to skip and to take."""
         self._ranges()
-        return self._builder.as_data_source(split=self.split, decoders=dict.fromkeys(files, tfds.decode.SkipDecoding()))
+        return self._builder.info.splits[self.split].file_instructions
+
+    def _examples(self, start: int, end: int) -> Iterator[bytes]:
+        """Serialised records [start, end) of the split."""
+        first = 0
+        for shard in self._shards:
+            for number in range(max(start - first, 0), min(end - first, shard.take)):
+                yield _open_records(str(shard.filename))[shard.skip + number]
+            first += shard.take
 
     def _ranges(self) -> list[tuple[str, int, int]]:
         """The ranges of the split: (name of a prepared split, first record, one after the last)."""
@@ -100,14 +115,18 @@ class TensorFlowDataset(Source):
 
     def __getstate__(self) -> dict:
         # Each process opens its own files.
-        return {name: value for name, value in self.__dict__.items() if name not in ("_builder", "_records")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_builder", "_shards")}
 
     def files(self) -> list[File]:
-        folder = Path(self._builder.data_path)
-        return [File(path.name, *info(path)) for path in sorted(folder.iterdir()) if path.is_file()]
+        folder = open_path(str(self._builder.data_path))
+        if is_remote(folder):
+            found = glob_store(f"{folder}/*")
+        else:
+            found = {str(path): info(path) for path in sorted(folder.iterdir()) if path.is_file()}
+        return [File(os.path.basename(path), *status) for path, status in found.items()]
 
     def spans(self, target: int) -> Iterator[Span]:
-        count, total = len(self._records), sum(file.size for file in self.files())
+        count, total = sum(shard.take for shard in self._shards), sum(file.size for file in self.files())
         # Sizes of records are unknown: bytes are divided evenly.
         step = max(1, count * target // max(total, 1))
         for start in range(0, count, step):
@@ -115,24 +134,42 @@ class TensorFlowDataset(Source):
             yield Span(self.name, self.split, start, end, total * (end - start) // count)
 
     def documents(self, span: Span) -> Iterator[Document | BadRecord]:
-        records, read = self._records, reader(self.field, self.fields)
-        for index in range(span.start, span.end):
+        import tensorflow_datasets as tfds
+
+        features = self._builder.info.features
+        # Decoding images would need TensorFlow.
+        files = [name for name in features if isinstance(features[name], tfds.features.Image)]
+        decoders = dict.fromkeys(files, tfds.decode.SkipDecoding())
+        read = self.choice.reader(self._conversions())
+        for index, example in enumerate(self._examples(span.start, span.end), start=span.start):
+            record = features.deserialize_example_np(example, decoders=decoders)
             try:
                 if self.image:
-                    document = images.record_document(records[index], self.field, "it", self.image)
+                    document = images.record_document(record, self.choice.field, "it", self.image)
                 else:
-                    document = read({name: _plain(value) for name, value in records[index].items()})
+                    document = read(record)
             except ValueError as error:
                 document = BadRecord(f"'{self.spec}', record {index}:", f"{str(error).rstrip('.')}.")
             yield document
 
+    def _conversions(self) -> dict[str, Convert]:
+        """Functions for classes and float32 values among the chosen fields."""
+        import tensorflow_datasets as tfds
 
-def _plain(value: object) -> object:
-    """A value without NumPy's scalar types; of floats, the fewest digits that tell float32 values apart.
-
-    TFDS gives float32 values as Python floats, which would print 0.2 as 0.20000000298023224. Whole numbers stay.
-    """
-    if type(value) is float and not (value.is_integer() and abs(value) < 1e16):
-        # NumPy prints the shortest decimal that reads back as the same float32.
-        return float(str(np.float32(value)))
-    return value.item() if getattr(value, "shape", None) == () else value
+        found: dict[str, Convert] = {}
+        for name in self.choice.names:
+            feature = self._builder.info.features
+            for step in [name] if name in feature else name.split("."):
+                while isinstance(feature, tfds.features.Sequence):
+                    feature = feature.feature
+                if not step.isdecimal():
+                    feature = (
+                        feature[step] if isinstance(feature, tfds.features.FeaturesDict) and step in feature else None
+                    )
+            while isinstance(feature, tfds.features.Sequence):
+                feature = feature.feature
+            if isinstance(feature, tfds.features.ClassLabel) and self.choice.labels == "names":
+                found[name] = functools.partial(name_class, names=feature.names)
+            elif getattr(feature, "np_dtype", None) == np.float32:
+                found[name] = shortest_float
+        return found
