@@ -62,7 +62,7 @@ def only(spec: str) -> base.Source:
 def read(spec: str, target: int = 1) -> list[tuple[float, tuple[str, ...]]]:
     source = only(spec)
     found = itertools.chain.from_iterable(map(source.good_documents, source.spans(target)))
-    return [(document.place, tuple("".join(chunks) for chunks in document.texts)) for document in found]
+    return [(document.holdout_rank, tuple("".join(chunks) for chunks in document.texts)) for document in found]
 
 
 @pytest.fixture
