@@ -39,7 +39,7 @@ def test_programs_cover_every_layout():
 
 @pytest.mark.parametrize("model", [m for m in CONFIGS if m not in pods.DECODED + pods.WRITING + SAME_DECODER])
 def test_models_without_decoding_programs_refuse_to_decode(model):
-    with pytest.raises(ModelError, match="Train a decoder"):
+    with pytest.raises(ModelError):
         TrainSpec.build_abstract(CONFIGS[model]).model.init_cache(1, 1)
 
 

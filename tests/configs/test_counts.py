@@ -221,7 +221,7 @@ def test_rotary_positions_have_no_parameters(variant, shared):
 def test_variants(recipe):
     module = configs.recipe_module(f"configs/{recipe}.py")
     assert module.get_config().to_dict() == module.get_config(DEFAULTS[recipe]).to_dict()
-    with pytest.raises(ConfigError, match=DEFAULTS[recipe]):
+    with pytest.raises(ConfigError):
         module.get_config("huge")
     if recipe not in ("quickstart", "long_documents"):
         counted = {name.partition(":")[2] for name in COUNTS if name.partition(":")[0] == recipe}

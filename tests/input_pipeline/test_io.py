@@ -94,19 +94,20 @@ def test_glob_store_recursive(bucket):
 def test_missing_bucket(bucket, store):
     path = io.open_path(f"{store.scheme}://nowhere-at-all/x")
     assert io.glob_store(f"{path}/*.txt") == {}
-    with pytest.raises(UnwritableError, match="data\\.store"), io.writable(path, "data.store"):
+    with pytest.raises(UnwritableError), io.writable(path, "data.store"):
         io.write_json(path / "a.json", {})
 
 
 @pytest.mark.parametrize("name", ["hdfs://a/b", "s3://"])
 def test_open_path_unusable(name):
-    with pytest.raises(DataError, match="://"):
+    with pytest.raises(DataError):
         io.open_path(name)
 
 
 def test_writable_mistakes(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UnwritableError, match="data\\.store"), io.writable(tmp_path / "file" / "below", "data.store"):
+    with pytest.raises(UnwritableError), io.writable(tmp_path / "file" / "below", "data.store"):
         pass
-    with pytest.raises(OSError, match="Input/output"), io.writable(tmp_path / "folder", "data.store"):
+    with pytest.raises(OSError) as raised, io.writable(tmp_path / "folder", "data.store"):
         raise OSError(5, "Input/output error")
+    assert raised.value.errno == 5

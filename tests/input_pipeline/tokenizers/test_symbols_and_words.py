@@ -47,7 +47,7 @@ def test_symbols_scored_once(corpus, layout, stride, batch_size):
 
 
 def test_symbols_layout_of_documents(prepare, write):
-    with pytest.raises(DataError, match=r"data\.layout"):
+    with pytest.raises(DataError):
         prepare(f"text:{write('a.txt', TEXT)}", tokenizer=SYMBOLS, layout="packed")
 
 

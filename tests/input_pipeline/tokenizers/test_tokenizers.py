@@ -149,13 +149,13 @@ def test_huggingface_unknown_word(prepare, write, tmp_path):
     assert tokenizer.encode(text).tolist() == [*plain.encode("the "), unknown, *plain.encode("of [ UNK ]")]
     assert pipeline.open_tokenizer(tmp_path / "run/tokenizer").encode("<unk>").tolist() == [unknown]
     assert tokenizer.fingerprint != plain.fingerprint and unknown not in plain.encode(text)
-    with pytest.raises(DataError, match="unknown"):
+    with pytest.raises(DataError):
         prepare(source, tokenizer=settings)
 
 
 @pytest.mark.parametrize("algorithm", sentencepiece_tokenizer.ALGORITHMS)
 def test_sentencepiece_vocabulary_too_small(algorithm):
-    with pytest.raises(DataError, match="vocab_size"):
+    with pytest.raises(DataError):
         sentencepiece_tokenizer.train([CODE], 200, algorithm, "words")
 
 

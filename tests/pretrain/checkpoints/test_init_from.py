@@ -94,7 +94,7 @@ def test_position_offset_is_refused(whole):
     shapes = {"positions": params(whole, 24)["['params']['positions']"]}
     other = init_from.Weights("x", whole / "checkpoints" / "24", whole / "tokenizer", there)
     other.check(shapes, there | {"activation": "relu"})
-    with pytest.raises(UserError, match="position_offset"):
+    with pytest.raises(UserError):
         other.check(shapes, here)
 
 

@@ -31,7 +31,7 @@ def run_python(code, **variables):
 def test_start_bad_environment(coordinator, processes, process, monkeypatch):
     for name, value in (("COORDINATOR", coordinator), ("PROCESSES", processes), ("PROCESS", process)):
         monkeypatch.setenv(f"LONGHAUL_{name}", value)
-    with pytest.raises(UserError, match="LONGHAUL_PROCESSES"):
+    with pytest.raises(UserError):
         init.start()
 
 

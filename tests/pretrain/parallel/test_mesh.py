@@ -66,5 +66,5 @@ def test_fsdp_follows_rules():
 
 
 def test_size_that_does_not_divide():
-    with pytest.raises(UserError, match="'query' has size 10"):
+    with pytest.raises(UserError):
         layout({"tensor": 4}).parameter("query", ("layers", "embed", "heads"), (16, 410, 10))

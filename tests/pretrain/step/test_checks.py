@@ -42,7 +42,7 @@ def test_config_mistake(recipe, override, key):
 def test_pmap_excludes_mesh_axes():
     config = common.base()
     config.train.backend, config.mesh.tensor = "pmap", 2
-    with pytest.raises(UserError, match="tensor=2"):
+    with pytest.raises(UserError):
         TrainSpec.build_abstract(config)
 
 

@@ -11,7 +11,7 @@ KEYS = {"train__z_loss": 0.1, "checkpoint__keep": 1, "schedule__decay_steps": 8}
 
 
 @pytest.mark.slow
-def test_losses_of_another_term_are_not_compared(tmp_path, text, signals, capsys):
+def test_losses_of_another_term_are_not_compared(tmp_path, text, signals):
     def cost(step):
         return json.loads((tmp_path / "checkpoints" / str(step) / "metrics" / "metrics").read_text())["loss"]
 
@@ -19,9 +19,7 @@ def test_losses_of_another_term_are_not_compared(tmp_path, text, signals, capsys
     nats = cost(4)
     changed = KEYS | {"train__steps": 8, "evaluate__every": 8}
     assert train_here(tmp_path, text, objective__selects="accuracy", **changed) == 2
-    assert "config.objective.selects" in capsys.readouterr().err
     assert train_here(tmp_path, text, objective__selects="objective", **changed) == 0
-    assert "measured in another way than before" in capsys.readouterr().err
     # With the z-loss the objective is larger: compared with it, what the loss selected would stay the best.
     assert cost(8) > nats
     found = Checkpoints(str(tmp_path))
