@@ -33,7 +33,7 @@ from input_pipeline.tokenizers.base import Tokenizer
 # Rows and tokens that are looked at before training: hundreds of predictions, so that chance moves their number by less
 # than a third (coins: 15% of 512 tokens are 77 +- 8), and a second for the longest rows.
 FIRST_ROWS, FIRST_TOKENS = 64, 1 << 15
-FAR = 2  # BERT's 15% halved or doubled gives another model (Wettig et al. 2022, "Should You Mask 15%?")
+MAX_RATIO = 2  # BERT's 15% halved or doubled gives another model (Wettig et al. 2022, "Should You Mask 15%?")
 BAD_RECORDS = "bad_records.txt"  # in the work folder: the first records that were skipped
 EVAL_SEED = 0  # of corruption in evaluation: the same in every run, so that runs compare
 
@@ -95,7 +95,7 @@ def prepare_given(
     report: Callable[[str], None],
     accept: Callable[[Tokenizer], None],
 ) -> "Corpus":
-    """As `prepare`, but of the sources `given` alone, as one split of that name, with the run's tokenizer.
+    """Open the sources `given` as one split of that name, with the run's tokenizer.
 
     They are tokenised into the folder `root`; the run's own text need not exist.
     """
@@ -258,7 +258,7 @@ class Corpus:
     def check_predicted(self, seed: int, batch_size: int, report: Callable[[str], None]) -> None:
         """Compares the share of tokens that the first rows predict with the one asked for.
 
-        Reports a share that is off by `FAR`. Errors: DataError if nothing is predicted.
+        Reports a share that is off by `MAX_RATIO`. Errors: DataError if nothing is predicted.
         """
         wanted = max(1, min(FIRST_ROWS, FIRST_TOKENS // self._data["length"]))
         numbered = self._numbered(seed, batch_size, np.arange(min(wanted, batch_size)))
@@ -274,7 +274,7 @@ class Corpus:
             raise DataError(
                 f"objective.kind={kind}: the first {rows} rows predict no token, instead of {asked:.1%}. {remedy}."
             )
-        if not asked / FAR <= found <= asked * FAR:
+        if not asked / MAX_RATIO <= found <= asked * MAX_RATIO:
             report(
                 f"warning: {found:.1%} of the tokens of the first {rows} rows are predicted, {asked:.1%} are asked for"
             )

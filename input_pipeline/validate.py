@@ -24,7 +24,7 @@ from input_pipeline.tokenizers import settings as tokenizer_settings
 from input_pipeline.tokenizers import store as tokenizer_store
 from input_pipeline.tokenizers.base import Tokenizer
 
-FIRST = 1 << 16  # bytes of a source in which its first record is searched
+PROBE_BYTES = 1 << 16  # bytes of a source in which its first record is searched
 WITHOUT_ENDS = ("concat", "stream")  # layouts that need no token between documents
 OF_SENTENCES = ("pairs", "sentences", "halves")  # layouts that need to know where sentences end
 
@@ -52,7 +52,7 @@ def check(
     for source in missing:
         source.files()
         # One record is read: a wrong field shows before hours of tokenising.
-        for span in itertools.islice(source.spans(FIRST), source.records):
+        for span in itertools.islice(source.spans(PROBE_BYTES), source.records):
             next(source.good_documents(span), None)
     # Files that are gone did not overlap when they were tokenised.
     with contextlib.suppress(*[] if missing else [OSError]):

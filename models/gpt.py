@@ -91,8 +91,8 @@ class Decoder(Model):
     ) -> Output:
         """tokens [B, T] int32 -> hidden [B, T, D] in `dtype`, after the last norm.
 
-        positions [B, T]: counted from 0 in each document; by default from the row's first token, or from the cache's
-            end.
+        positions [B, T]: counted from 0 in each document; by default from the row's first token, or from the end of
+            the cache.
         segments [B, T]: documents of a row; a token sees its own alone, and 0 is padding.
         carried: what `init_cache` or the call before returned. Then segments only mark padding, at the right end of a
             prompt, with 0.

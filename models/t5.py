@@ -133,7 +133,7 @@ class EncoderDecoder(Model):
         bias = self._bucket_bias(self.decoder_bias, both_ways=False)
         context = Context(mask, row, bias=bias, source=source, train=train)
         x, carried = self.decoder_stack(self.decoder["layers"], x, context, carried, keys.get("decoder"))
-        x = self._close(x, self.decoder_norm, keys.get("hidden"), row)
+        x = self._end_stack(x, self.decoder_norm, keys.get("hidden"), row)
         if carried:
             carried["attention"] = carried["attention"].advance(tokens.shape[1], segments)
         return Output(x, carried)
@@ -175,7 +175,7 @@ class EncoderDecoder(Model):
         bias = self._bucket_bias(self.encoder_bias, both_ways=True)
         context = Context(Mask(query_segments=segments), row, bias=bias, train=train)
         x, _ = self.encoder_stack(self.encoder["layers"], x, context, {}, keys.get("encoder"))
-        return self._close(x, self.encoder_norm, keys.get("encoded"), row)
+        return self._end_stack(x, self.encoder_norm, keys.get("encoded"), row)
 
     def _embed(self, tokens, positions, table, norm, key, row):
         """Input of a stack, whose learned positions are in `table`."""
@@ -195,7 +195,7 @@ class EncoderDecoder(Model):
         x = dropout(x if norm is None else norm(x), self.dropout, key, row)
         return nn.with_logical_constraint(x, ("batch", "length", None))
 
-    def _close(self, x, norm, key, row):
+    def _end_stack(self, x, norm, key, row):
         """Norm and dropout at the end of a stack."""
         return dropout(x if norm is None else norm(x), self.dropout_hidden, key, row)
 

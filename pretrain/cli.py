@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 2 a user's mistake, in one sentence on stderr; 75 preempted by SIGTERM, Ctrl-C or a closed terminal
 with everything saved: the same command continues; 69 a peer was lost, hangs or computes wrongly: start it again; 130
-a second Ctrl-C did not wait for the save; 141 the reader of standard output left; 1 anything else, with its traceback.
+a second Ctrl-C did not wait for the save; 141 standard output was closed; 1 anything else, with its traceback.
 """
 
 import dataclasses
@@ -189,5 +189,5 @@ def usage(name: str) -> str:
 
 
 def script() -> None:
-    """Runs the process's command line and exits with its code."""
+    """Entry point of the console script: runs the command line and exits with its code."""
     shutdown.end(main(sys.argv[1:]))

@@ -19,12 +19,12 @@ from input_pipeline.errors import DataError
 from input_pipeline.packing.concat import Raw
 from input_pipeline.tokenizers.base import Tokenizer
 
-# Purposes of draws.
+# Independent streams of random numbers, one per purpose.
 ORDER, CHOSEN, LENGTHS, STARTS, REPLACED, REPLACEMENT, INSERTED, TURNED, TURN, MOVED = range(16, 26)
 
 
 class Infilling(Seq2Seq):
-    """Source and target have the same length: `noise` is infilling, masking or deletion."""
+    """BART's denoising: `noise` is infilling, masking or deletion; both sides of a row have the same size."""
 
     kind = "denoising"
     layouts = ("concat",)
@@ -138,7 +138,7 @@ def stop_ids(tokenizer: Tokenizer, stop: str) -> list[int]:
 
 
 class Noised(NamedTuple):
-    """Noised texts; where `hidden`, the id is decided last: the mask's or a random one."""
+    """Noised texts; where `hidden`, `write_masks` sets the id: the mask's or a random one."""
 
     ids: np.ndarray  # int32 [n, R]
     inside: np.ndarray  # bool [n, R]

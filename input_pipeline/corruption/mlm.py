@@ -16,7 +16,7 @@ from input_pipeline.packing.concat import Raw
 from input_pipeline.packing.nsp_pairs import LEAST
 from input_pipeline.tokenizers.base import Tokenizer
 
-PLACES, FATE, REPLACEMENT, NUMBER, NGRAM = range(5)  # purposes of draws
+PLACES, FATE, REPLACEMENT, NUMBER, NGRAM = range(5)  # independent streams of random numbers
 FRAMING = ("classifier", "separator", "end", "pad")  # special ids that candidates of kind "text" exclude
 
 

@@ -56,7 +56,7 @@ def _open_zstd(file: BinaryIO) -> BinaryIO:
     try:
         import zstandard
     except ImportError:
-        raise DataError("Files that end in .zst need the package zstandard. Run pip install -e '.[zstd]'.") from None
+        raise DataError(".zst files need the package zstandard. Run pip install -e '.[zstd]'.") from None
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # as `zstd --long=31` writes
     return io.BufferedReader(_Blocks(_zstd_blocks(file, decompressor.decompressobj)), CHUNK)
 

@@ -51,7 +51,7 @@ def open_or_build(
                     settings = describe(source, tokenizer, holdout, sentences)
                     store = _build(source, saved, folder, settings, report, workers or processes())
     if store.manifest["tokenizer"] != tokenizer.fingerprint:
-        raise DataError(f"data.store={folder} was made with another tokenizer. Choose a new folder, or delete it.")
+        raise DataError(f"data.store={folder} was made with another tokenizer. Delete it, or choose another.")
     _check_bad(source, store.manifest["parts"], len(store.manifest["parts"]))
     _check_unchanged(source, store, report)
     if read_all or store.bytes <= READ:
@@ -77,7 +77,7 @@ def _build(source: Source, saved: Path, folder: Path, settings: dict, report, wo
     records = {job.number: read_json(record_path(job)) for job in jobs if record_path(job).is_file()}
     _run([job for job in jobs if job.number not in records], records, report, workers)
     if not sum(record["splits"][split][0] for record in records.values() for split in SPLITS):
-        raise DataError(f"'{source.spec}' has no text. Check the path and that its files are not empty.")
+        raise DataError(f"'{source.spec}' has no text. Check the path and the files.")
     bad = [BadRecord(*found) for job in jobs for found in records[job.number].get("bad", (0, ()))[1]]
     if bad:
         plan |= {"bad": [source.describe(found) for found in bad[:LISTED]]}

@@ -26,7 +26,7 @@ class Stream:
         self.shards = tuple(shards)
         self.counts = sum((shard.counts for shard in shards), NOTHING)
         self.bare_tokens = sum(shard.bare for shard in shards)
-        # Where each shard ends, in tokens, bare tokens and documents of the stream: found by bisection.
+        # Ends of the shards in tokens, bare tokens and documents of the stream, for bisection.
         self._ends = list(itertools.accumulate(shard.counts.tokens for shard in shards))
         self._bare_ends = list(itertools.accumulate(shard.bare for shard in shards))
         self._document_ends = list(itertools.accumulate(shard.counts.documents for shard in shards))

@@ -12,7 +12,7 @@ import numpy as np
 
 from input_pipeline.sources.base import to_bytes
 
-# Tokens of each special id in the families' files; the first that a tokenizer has counts. An id may have several
+# Spellings of each special token; the first that a tokenizer knows is used. An id may have several
 # names: BERT's separator is its end, and RoBERTa and BART begin with <s> and separate by </s>. The last are those of
 # tokenizers trained here.
 SPECIAL_TOKENS = {

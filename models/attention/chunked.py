@@ -28,7 +28,7 @@ class QueryBlocks:
     limit(stop): number of leading keys that queries before `stop` may see; None if all see all.
     block(start, rows, keys): visibility, and dropout factors or None, both [B or 1, N or 1, rows, keys], of the queries
         from `start` (traced) against the first `keys` keys.
-    added(bias, start, rows, keys): likewise the scores that a bias adds which holds those queries alone.
+    added(bias, start, rows, keys): likewise the scores of a bias that holds those queries alone.
     """
 
     rows: int

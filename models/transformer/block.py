@@ -99,7 +99,7 @@ class Block(nn.Module):
             if self.placement == "replace":
                 residual = x
             x, updated = branch(name=name)(x, context, carried.get(name))
-            # Keys stay as they came, since a scan over layers needs one tree structure from first to last.
+            # No new keys: a scan over layers needs the same tree structure in every iteration.
             if name in carried:
                 carried[name] = updated
             key = self.make_rng("dropout") if context.train and self.dropout else None

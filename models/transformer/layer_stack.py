@@ -1,4 +1,4 @@
-"""Depth: the same block L times, with parameters stored as [L, ...] however the layers run or share them."""
+"""A stack of L blocks; parameters are stored as [L, ...] whether layers are scanned, unrolled or shared."""
 
 import dataclasses
 import functools

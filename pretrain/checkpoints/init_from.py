@@ -18,12 +18,11 @@ from pretrain.workdir import Workdir, real
 
 SHOWN = 4  # parameters of a kind that a message names
 
-# Fields of config.model that do not change what parameters mean.
-# How the model runs.
+# Fields of config.model that do not change the meaning of parameters: fields of the runtime,
 RUNTIME = ("attention_path", "dtype", "param_dtype", "scan", "remat")
-# Range of its layers, which may change as the length of rows may.
+# the reach of attention, which may change with the length of rows,
 RANGE = ("attention", "context", "memory", "reuse", "same_length")
-# Sizes show in the shapes of parameters.
+# and sizes, which the shapes of parameters show.
 SIZES = ("vocab_size", "cutoffs", "embed", "divisor", "types", "languages", "position_axes", "buckets")
 SIZES += ("layers", "decoder_layers", "groups", "generator_size")
 SIZES += ("width", "heads", "kv_heads", "head_size", "query_size", "ff", "pair_head")

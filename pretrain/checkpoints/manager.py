@@ -73,7 +73,7 @@ class CheckpointManager(Checkpoints):
             self._delete(path)
 
     def _delete(self, path: Path) -> None:
-        """Deletes a folder; what cannot be deleted, such as files open on a network disk, is left to a later start."""
+        """Deletes a folder; files that cannot be deleted now, such as open ones on a network disk, wait for a later start."""
         with contextlib.suppress(OSError):
             self.workdir.discard(path)
 
@@ -148,7 +148,7 @@ class CheckpointManager(Checkpoints):
         on_host0(add)
 
     def restore_newest(self, shapes, report: Callable[[str], None], origin: dict[str, str] | None = None):
-        """(state, data) of the newest intact checkpoint, or None if there is none of training.
+        """(state, data) of the newest intact checkpoint; None if training saved none.
 
         Newer ones, proven damaged, are moved to checkpoints/broken and reported. Any other error leaves all files where
         they are. `shapes` has shape, type and sharding of each leaf; `origin` the fingerprints to continue with.

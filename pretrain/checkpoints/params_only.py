@@ -1,6 +1,6 @@
 """Checkpoints of parameters alone: written by an import or as the copy of a teacher, read parameter by parameter.
 
-They have no optimizer state and no position in the data; a run starts from them at update 0.
+They have no optimizer state and no position in the data; a run starts from them at step 0.
 """
 
 import dataclasses

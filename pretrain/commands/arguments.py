@@ -88,7 +88,7 @@ class Train(ConfigArguments):
     """Trains a config; continues from the newest checkpoint of the work folder."""
 
     workdir: str = argument("", WORKDIR + " (default: runs/<name of the config>)")
-    fresh: str = argument("", "start at update 0 and move the present run to earlier/NAME; once for each NAME")
+    fresh: str = argument("", "start at step 0 and move the present run to earlier/NAME; once for each NAME")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ def encoder_keys(
     words: Mapping[str, str] = ACTIVATIONS,
     offset: int = 0,
 ) -> tuple[Key, ...]:
-    """Keys of BERT's kin, with the defaults of one class. `offset`: unused rows of the position table."""
+    """Config keys of BERT-like classes, with the defaults of one. `offset`: unused rows of the position table."""
     return (
         Key("vocab_size", "vocab_size", vocab_size),
         Key("max_position_embeddings", "context", 512, offset=offset),

@@ -1,7 +1,7 @@
-"""Cross-entropy without all logits at once: chunk by chunk, the gradient made together with the value.
+"""Cross-entropy in chunks of logits, with the gradient computed in the forward pass.
 
-A loss is a sum over tokens; its denominator is summed apart, so that devices, hosts and parts of an accumulated batch
-add up theirs and divide once. `cross_entropy` has a gradient written out by hand. `sum_in_chunks` takes any function of
+A loss is a sum over tokens; its denominator is a separate sum, so that devices, hosts and parts of an accumulated batch
+add theirs up and divide once. `cross_entropy` has a gradient written out by hand. `sum_in_chunks` takes any function of
 a chunk's logits and differentiates it with JAX.
 """
 
@@ -15,7 +15,7 @@ from models.layers.logits import head_logits, join_chunks, split_chunks, sum_row
 from pretrain.parallel import sharded_sum
 
 LOGITS_PER_CHUNK = 2**22  # 16 MB of float32, which stays in a CPU's cache
-ROWS_PER_CHUNK = 512  # at least: of vocabularies beyond 8,192 the matrix products would be too small otherwise
+ROWS_PER_CHUNK = 512  # minimum: with fewer, matrix products of vocabularies above 8,192 would be too small
 SAMPLE_BLOCK = 256  # ids whose probabilities are summed at a time while sampling
 
 
@@ -39,7 +39,7 @@ def cross_entropy(
 
 
 def rows_per_chunk(vocab: int) -> int:
-    """How many rows of logits over `vocab` ids are made at a time."""
+    """Rows of logits over `vocab` ids in one chunk."""
     return max(ROWS_PER_CHUNK, LOGITS_PER_CHUNK // vocab)
 
 
@@ -52,7 +52,7 @@ def _chunk_loss(hidden, matrix, bias, targets, weights, z_loss, smoothing, accur
     )
     log_z, shares, total = softmax(logits)
     target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    # Without smoothing and z-loss: what perplexity and bits are made of.
+    # Without smoothing and z-loss: perplexity and bits are computed from it.
     nll = jnp.sum(weights * (log_z - target))
     # log p = logit - log Z, so no probabilities are needed; smoothing mixes in the mean of log p over V.
     loss = log_z - (1 - smoothing) * target
@@ -278,12 +278,12 @@ def _adaptive_chunk(hidden, shared, given, _):
         here = (targets >= start) & (targets < start + of_cluster.shape[-1])
         # In the first softmax a rare word is its cluster's entry.
         place = jnp.where(here, first + cluster, place)
-        nll += jnp.where(here, _surprise(of_cluster, targets - start), 0.0)
+        nll += jnp.where(here, _nll(of_cluster, targets - start), 0.0)
         start += of_cluster.shape[-1]
-    return (jnp.sum(weights * (nll + _surprise(logits[0], place))),)
+    return (jnp.sum(weights * (nll + _nll(logits[0], place))),)
 
 
-def _surprise(logits, place):
+def _nll(logits, place):
     """Negative log-probability of the word at `place`; of an index out of range, log Z."""
     # A mask instead of a gather, whose gradient would be a scatter.
     here = jnp.arange(logits.shape[-1])[None, None] == place[..., None]

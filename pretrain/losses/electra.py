@@ -19,7 +19,7 @@ SAMPLING = 1  # folded into a step's key for samples; dropout uses the key itsel
 
 @dataclasses.dataclass(frozen=True)
 class Replaced(Objective):
-    """`mlm` in nats a slot of the generator; `rtd` or `original` in nats a scored token of the discriminator.
+    """`mlm` in nats per slot of the generator; `rtd` or `original` in nats per scored token of the discriminator.
 
     `rtd` (replaced-token detection) also reports the shares of tokens that are `replaced`, `suspected` by the
     discriminator at even odds, and both (`found`), which give recall and precision. Calling every token original is

@@ -35,7 +35,7 @@ def muon(options, roles) -> optax.GradientTransformation:
 
         return map_roles(scale, roles, updates)
 
-    # Tables and heads are no maps between hidden states: Adam has them, as in the release.
+    # Embeddings and heads do not map hidden states to hidden states: AdamW updates them, as in the release.
     labels = jax.tree.map(lambda role: "muon" if role.stacked and role.matrix else "adam", roles)
     rules = {
         "muon": skip_nonfinite(per_layer(optax.chain(orthogonal, optax.stateless(match_adam)), roles)),

@@ -54,7 +54,7 @@ class Loop:
         self.replica_check = ReplicaCheck(run.spec, config.train.compare_every > 0)
         self.steps = config.train.steps
         self.restore(report)
-        # Only now: a start that is refused leaves no row.
+        # After `restore`: a start that is refused leaves no row.
         path = checkpoints.workdir.goodput if jax.process_index() == 0 else None
         about = {"host": socket.gethostname(), "processes": jax.process_count(), "devices": jax.device_count()}
         self.goodput = Goodput(path, process_age(), **about)
@@ -66,7 +66,7 @@ class Loop:
         self.throughput = Throughput(run.spec, config.data.length, config.log.peak_flops, ledger)
         self.profiler = Profiler(config.log.profile, checkpoints.workdir.profile, self.progress.note)
         self.batches = run.batches(self.position)
-        # (step, position, metrics, seconds) of the last step, read once the next is on its way.
+        # (step, position, metrics, seconds) of the last step, read once the next is queued.
         self.pending = None
         self.rewinding = config.train.on_bad_step == "rewind"
         self.stopping = False
