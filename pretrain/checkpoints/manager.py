@@ -73,7 +73,7 @@ class CheckpointManager(Checkpoints):
             self._delete(path)
 
     def _delete(self, path: Path) -> None:
-        """Deletes a folder; files that cannot be deleted now, such as open ones on a network disk, wait for a later start."""
+        """Deletes a folder; a later start deletes what is still in use, such as open files on a network disk."""
         with contextlib.suppress(OSError):
             self.workdir.discard(path)
 
