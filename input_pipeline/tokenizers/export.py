@@ -4,18 +4,19 @@ A tokenizer.json gives the same ids of the same text, with two exceptions: Sente
 is read as a space, and the name of a special token as that token.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sentencepiece import sentencepiece_model_pb2
+from sentencepiece.sentencepiece_model_pb2 import TrainerSpec
 
 from input_pipeline.errors import DataError
-from input_pipeline.tokenizers import bpe, sentencepiece
+from input_pipeline.tokenizers import bpe, huggingface, sentencepiece
 from input_pipeline.tokenizers.base import is_code
 from input_pipeline.tokenizers.huggingface import letters, library
-from input_pipeline.tokenizers.sentencepiece import META_SPACE
+from input_pipeline.tokenizers.sentencepiece import META_SPACE, PIECE
 from input_pipeline.tokenizers.settings import KINDS
-from input_pipeline.tokenizers.store import added_tokens, open_folder, read_settings, verified_file
+from input_pipeline.tokenizers.store import added_tokens, open_folder, read_settings, settings_chain, verified_file
 
 LANGUAGE = "language"  # in a template: the code of the first language, if the tokenizer has any
 TEXTS = ("$A", "$B")  # in a template
@@ -53,7 +54,12 @@ def tokenizer_json(folder: Path, single: Sequence[str] = (), pair: Sequence[str]
     elif kind == "sentencepiece":
         model = _from_sentencepiece(verified_file(folder, settings))
     elif KINDS[kind].is_tokenizer_json:
-        model = library().Tokenizer.from_file(str(verified_file(folder, settings)))
+        _, model = huggingface.read(verified_file(folder, settings))
+        unknown = model.id_to_token(open_folder(folder).special.get("unknown", len(model.get_vocab())))
+        if (word := settings_chain(folder)[-1].get("unknown")) and word != unknown:
+            raise DataError(
+                f"tokenizer.unknown={word} in {folder} is not the tokenizer's {unknown}. Train without it to export."
+            )
     else:
         raise DataError(f"tokenizer.kind={kind} in {folder} cannot be a tokenizer.json. Train another kind to export.")
     model.add_special_tokens(added_tokens(folder))
@@ -74,25 +80,56 @@ def _from_bytes():
 
 def _from_sentencepiece(path: Path):
     """A SentencePiece model that keeps all text, as BPE or unigram with byte fallback."""
-    parts, proto = library(), sentencepiece.read_proto(path)
+    parts, (proto, *_) = library(), sentencepiece.read_pieces(path)
+    is_unigram, normal = proto.trainer_spec.model_type == TrainerSpec.UNIGRAM, _scores(proto)
+    if reason := _inexpressible(proto, is_unigram, normal):
+        raise DataError(f"{path}: tokenizer.json cannot express {reason}. Train with another tokenizer to export.")
     names, unknown = [piece.piece for piece in proto.pieces], proto.trainer_spec.unk_id
-    if proto.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.UNIGRAM:
-        scores = [(piece.piece, piece.score) for piece in proto.pieces]
-        model = parts.models.Unigram(scores, unk_id=unknown, byte_fallback=True)
+    # Names of pieces that no text gives, such as <0x0A>: their letters must always be the better choice, and a letter
+    # that no piece has ends the piece.
+    hidden = [piece.piece for piece in proto.pieces if piece.type not in (PIECE.NORMAL, PIECE.USER_DEFINED)]
+    ends = "".join(sorted({letter for name in hidden for letter in name} - normal.keys()))
+    if is_unigram:
+        worst = (max(map(len, hidden)) + 1) * min(normal.values())
+        model = parts.models.Unigram([(name, normal.get(name, worst)) for name in names], unknown, byte_fallback=True)
     else:
         ids = {name: i for i, name in enumerate(names)}
-        model = parts.models.BPE(ids, _merges(proto), unk_token=names[unknown], fuse_unk=True, byte_fallback=True)
+        model = parts.models.BPE(ids, _merges(normal), unk_token=names[unknown], fuse_unk=True, byte_fallback=True)
     model = parts.Tokenizer(model)
     model.normalizer = parts.normalizers.Replace(" ", META_SPACE)
+    if is_unigram and ends:
+        model.pre_tokenizer = parts.pre_tokenizers.Split(parts.Regex(f"[{re.escape(ends)}]"), "isolated")
     decoders = parts.decoders
     model.decoder = decoders.Sequence([decoders.Replace(META_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
-    model.add_special_tokens([piece.piece for piece in proto.pieces if piece.type not in sentencepiece.TEXT])
+    met = [piece.piece for piece in proto.pieces if piece.type == PIECE.USER_DEFINED]
+    model.add_tokens([parts.AddedToken(name, normalized=True, special=False) for name in met])
+    special = [piece.piece for piece in proto.pieces if piece.type in (PIECE.CONTROL, PIECE.UNKNOWN)]
+    model.add_special_tokens(special)
     return model
 
 
-def _merges(proto) -> list[tuple[str, str]]:
+def _scores(proto) -> dict[str, float]:
+    """Scores of the pieces that text is made of, without user-defined ones."""
+    return {piece.piece: piece.score for piece in proto.pieces if piece.type == PIECE.NORMAL}
+
+
+def _inexpressible(proto, is_unigram: bool, normal: Mapping[str, float]) -> str:
+    """What a tokenizer.json would read otherwise in a SentencePiece model, if anything."""
+    met = {piece.piece for piece in proto.pieces if piece.type == PIECE.USER_DEFINED}
+    if any(piece.type == PIECE.UNUSED for piece in proto.pieces):
+        return "unused pieces"
+    if lacking := sorted({letter for name in normal for letter in name} - normal.keys() - met):
+        return f"a piece with {lacking[0]!r}, which is no piece"
+    if is_unigram:
+        # SentencePiece adds scores in float32, tokenizer.json in float64: ties differ unless both sums are exact.
+        exact = all(score % sentencepiece.SCORE_STEP == 0 for score in normal.values())
+        return "" if exact and not met else "user_defined_symbols of unigram" if met else "ties of these unigram scores"
+    scores = [normal[name] for name in {left + right for left, right in _merges(normal)}]
+    return "" if len(set(scores)) == len(scores) else "merges of equal score"
+
+
+def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
     """The merges of a BPE model, by the score of their result, highest first."""
-    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == piece.NORMAL}
     # The model has no list of merges: every cut of a piece into two pieces is one, as early as the piece's score says.
     merges = [
         (scores[piece], piece[:cut], piece[cut:])

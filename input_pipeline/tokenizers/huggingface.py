@@ -28,6 +28,19 @@ def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) 
     unknown: a word of the text to read as the tokenizer's unknown token. roles: tokens by special id, for tokens whose
     names do not tell.
     """
+    spec, model = read(path)
+    # "<|endoftext|>" within a text is text.
+    model.encode_special_tokens = True
+    named, sentinels = _special(spec, model, {})
+    special, _ = _special(spec, model, roles or {})
+    fingerprint = fingerprint_of(path) + (json.dumps(roles, sort_keys=True) if special != named else "")
+    if not unknown and _keeps_text(spec):
+        return ByteLevel(model, spec, special, fingerprint, sentinels)
+    return RewritingHuggingFace(model, spec, unknown, special, fingerprint + unknown, sentinels)
+
+
+def read(path: Path):
+    """(content, the library's tokenizer) of a tokenizer.json, without settings for training. Errors: DataError."""
     tokenizers = library()
     try:
         spec = {**LEFT_OUT, **json.loads(path.read_text(encoding="utf-8"))}
@@ -39,16 +52,9 @@ def load(path: Path, unknown: str = "", roles: Mapping[str, str] | None = None) 
         model = tokenizers.Tokenizer.from_str(json.dumps(spec))
     except Exception as error:  # the library's errors have no common type
         raise DataError(f"{path} is no tokenizer.json ({error}). Save one with tokenizer.save(...).") from error
-    # "<|endoftext|>" within a text is text.
-    model.encode_special_tokens = True
     model.no_truncation()
     model.no_padding()
-    named, sentinels = _special(spec, model, {})
-    special, _ = _special(spec, model, roles or {})
-    fingerprint = fingerprint_of(path) + (json.dumps(roles, sort_keys=True) if special != named else "")
-    if not unknown and _keeps_text(spec):
-        return ByteLevel(model, spec, special, fingerprint, sentinels)
-    return RewritingHuggingFace(model, spec, unknown, special, fingerprint + unknown, sentinels)
+    return spec, model
 
 
 def kind_of(spec: Mapping) -> str:
@@ -75,8 +81,8 @@ def _hide_special(spec: dict) -> None:
     pieces = {piece for piece, _ in spec["model"]["vocab"]}
     names = [t["content"] for t in spec["added_tokens"] if t["special"] and t["content"] in pieces]
     first = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names if name[1:])
-    if first:
-        cut = {"type": "Split", "pattern": {"Regex": first}, "behavior": "Isolated", "invert": False}
+    cut = {"type": "Split", "pattern": {"Regex": first}, "behavior": "Isolated", "invert": False}
+    if first and cut not in (spec["pre_tokenizer"] or {}).get("pretokenizers", ()):  # as in an export's file
         steps = [step for step in (spec["pre_tokenizer"], cut) if step]
         spec["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
 

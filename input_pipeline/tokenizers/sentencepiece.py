@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import sentencepiece as library
-from sentencepiece import sentencepiece_model_pb2
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from input_pipeline.errors import DataError
 from input_pipeline.tokenizers.base import (
@@ -23,14 +23,17 @@ META_SPACE = "\u2581"  # SentencePiece's letter for a space: its models cannot t
 ALGORITHMS = ("unigram", "bpe")
 PIECES = ("words", "phrases")
 END = "<end>"
-_PIECE = sentencepiece_model_pb2.ModelProto.SentencePiece
-TEXT = (_PIECE.NORMAL, _PIECE.BYTE)  # types of pieces that encode text
+# Scores of unigram pieces trained here are multiples of this, so that float32 adds those of about 1 MB of text
+# without rounding and equal sums are ties in any library.
+SCORE_STEP = 1 / 8
+PIECE = ModelProto.SentencePiece
+TEXT = (PIECE.NORMAL, PIECE.BYTE)  # types of pieces that encode text
 
 
-def read_proto(path: Path):
+def read_proto(path: Path) -> ModelProto:
     """The protocol buffer of a model file. Errors: DataError for another file."""
     try:
-        return sentencepiece_model_pb2.ModelProto.FromString(path.read_bytes())
+        return ModelProto.FromString(path.read_bytes())
     except Exception as error:  # protobuf's errors have no common type
         remedy = "Set tokenizer.kind=huggingface." if path.suffix == ".json" else "Give the model file."
         raise DataError(f"{path} is no SentencePiece model ({error}). {remedy}") from error
@@ -38,20 +41,26 @@ def read_proto(path: Path):
 
 def load(path: Path) -> Tokenizer:
     """The tokenizer of a model file; byte-exact if the model neither rewrites text nor has unknown characters."""
+    proto, special, sentinels = read_pieces(path)
+    model = library.SentencePieceProcessor(model_proto=proto.SerializeToString())
+    kind = SentencePiece if keeps_text(proto) else RewritingSentencePiece
+    return kind(proto, model, special, fingerprint_of(path), sentinels)
+
+
+def read_pieces(path: Path) -> tuple[ModelProto, dict[str, int], tuple[int, ...]]:
+    """The model of a file as it is used here, its special ids and its sentinels, which are never met in a text."""
     proto = read_proto(path)
     model = library.SentencePieceProcessor(model_proto=proto.SerializeToString())
-    # Ids that are never met in a text: the model's own settings come before names of pieces.
+    # The model's own settings come before names of pieces.
     apart = {piece.piece: i for i, piece in enumerate(proto.pieces) if piece.type not in TEXT}
     own = {"end": model.eos_id(), "unknown": model.unk_id(), "pad": model.pad_id()}
     special = {**special_ids(apart.get), **{name: i for name, i in own.items() if i >= 0}}
     sentinels = sentinel_ids(apart.get)
     # SentencePiece finds user-defined pieces in a text before all others; control pieces it never finds.
-    if met := [i for i in (*special.values(), *sentinels) if proto.pieces[i].type == _PIECE.USER_DEFINED]:
-        for i in met:
-            proto.pieces[i].type = _PIECE.CONTROL
-        model = library.SentencePieceProcessor(model_proto=proto.SerializeToString())
-    kind = SentencePiece if keeps_text(proto) else RewritingSentencePiece
-    return kind(proto, model, special, fingerprint_of(path), sentinels)
+    for i in (*special.values(), *sentinels):
+        if proto.pieces[i].type == PIECE.USER_DEFINED:
+            proto.pieces[i].type = PIECE.CONTROL
+    return proto, special, sentinels
 
 
 def keeps_text(proto) -> bool:
@@ -92,10 +101,10 @@ class SentencePiece(ByteExact):
 
 
 def _bytes_of(piece) -> bytes:
-    if piece.type == _PIECE.BYTE:
+    if piece.type == PIECE.BYTE:
         # Byte pieces are spelled "<0x0A>".
         return bytes([int(piece.piece[1:-1], 16)])
-    if piece.type in (_PIECE.CONTROL, _PIECE.UNKNOWN, _PIECE.UNUSED):
+    if piece.type in (PIECE.CONTROL, PIECE.UNKNOWN, PIECE.UNUSED):
         return b""
     return piece.piece.replace(META_SPACE, " ").encode("utf-8")
 
@@ -163,7 +172,14 @@ def _train(sentences: Iterable[str], vocab_size: int, algorithm: str, pieces: st
         num_threads=4,
         minloglevel=3,
     )
-    return content.getvalue()
+    return _round_scores(content.getvalue()) if algorithm == "unigram" else content.getvalue()
+
+
+def _round_scores(content: bytes) -> bytes:
+    proto = ModelProto.FromString(content)
+    for piece in proto.pieces:
+        piece.score = round(piece.score / SCORE_STEP) * SCORE_STEP
+    return proto.SerializeToString(deterministic=True)
 
 
 def _sentences(texts: Iterable[str]) -> Iterator[str]:

@@ -116,12 +116,18 @@ def flags(folder: Path) -> str:
     return f"--config.tokenizer.kind={settings['kind']} --config.tokenizer.{value}"
 
 
-def added_tokens(folder: Path) -> list[str]:
-    """Tokens of the ids beyond those of the tokenizer's file, in order: the first sentinel is last."""
+def settings_chain(folder: Path) -> list[dict]:
+    """The settings of the tokenizer in `folder`, of the run that it was taken from, and so on to its file's own."""
     chain = [read_settings(folder)]
     while BASE in chain[-1]:
         chain.append(chain[-1][BASE])
-    # The innermost base made the file; each run after it added its ids above those before.
+    return chain
+
+
+def added_tokens(folder: Path) -> list[str]:
+    """Tokens of the ids beyond those of the tokenizer's file, in order: the first sentinel is last."""
+    chain = settings_chain(folder)
+    # Each run after the one that made the file added its ids above those before.
     tokenizer, tokens = _open_file(folder, chain[-1]), []
     for settings in reversed(chain):
         special, before, tokenizer = settings.get("special", []), tokenizer.vocab_size, _complete(tokenizer, settings)
