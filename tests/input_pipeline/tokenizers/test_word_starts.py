@@ -88,6 +88,19 @@ def test_words_of_every_tokenizer(kind, tmp_path):
     assert found == set(itertools.accumulate(map(len, WORDS[:-1]), initial=0)) & cuts
 
 
+def test_words_are_those_of_bert(tmp_path):
+    """BERT's own splitting makes each ideograph and each mark a word; its pieces without "##" begin words."""
+    text = "The caté (a B2B) 他说:Python很好。2024年,𠮷野家 한국어 don't 第3章"
+    (tmp_path / "tokenizer").write_bytes(wordpiece.train([text, " ".join(text)], 84, cased=True))
+    tokenizer = huggingface_tokenizer.load(tmp_path / "tokenizer")
+    theirs = library.Tokenizer.from_file(str(tmp_path / "tokenizer")).encode(text, add_special_tokens=False)
+    starts = WordStarts(tokenizer.continues, tokenizer.texts)(np.array([theirs.ids]))[0]
+    assert starts.tolist() == [
+        place == 0 or word != theirs.word_ids[place - 1] for place, word in enumerate(theirs.word_ids)
+    ]
+    assert 25 < starts.sum() < len(starts)
+
+
 def test_truncated_characters():
     """A row may begin and end within a character; bytes that are not UTF-8 raise nothing."""
     tokenizer = Bytes()
