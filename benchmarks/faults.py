@@ -46,6 +46,7 @@ KEYS = {
     "evaluate.every": 8,
     "evaluate.batches": 1,
     "log.every": 1,
+    "log.seconds": 0,
     "log.tensorboard": "false",
 }
 MISTAKE, FAULT, PREEMPTED = 2, 69, 75

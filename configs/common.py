@@ -281,7 +281,8 @@ def base() -> dict:
             model={},  # fields of `model` that evaluation changes, such as a longer memory
         ),
         log=dict(
-            every=count(10),  # updates between lines of metrics
+            every=count(10),  # updates between rows of metrics
+            seconds=non_negative(2.0),  # least seconds between two rows that are printed; 0 prints all
             tensorboard=True,  # write <workdir>/metrics/tensorboard
             csv=True,  # write <workdir>/metrics/train.csv and validation.csv
             jsonl=True,  # write <workdir>/metrics/train.jsonl and validation.jsonl

@@ -213,6 +213,16 @@ class Corpus:
             raise DataError(f"--split={split}: unknown. Choose one of: {', '.join(self._streams)}, or give --data.")
         return self._streams[split]
 
+    @property
+    def rows_per_epoch(self) -> float:
+        """Rows in which training reads each token of its text once, on average over the sources."""
+        if self._data["layout"] == "stream":
+            objective = self._objective
+            return self._streams["train"].tokens / (objective.reuse if objective.two_segments else self._data["length"])
+        # Pairs are cut from the text in several ways, one after the other.
+        passes = self._objective.passes if self._data["layout"] == "pairs" else 1
+        return sum(map(len, self._rows)) / passes
+
     def first_documents(self, split: str, count: int) -> list[np.ndarray]:
         """Ids, int32, of the first `count` documents of a split."""
         stream, found = self.stream(split), []

@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 from absl import logging as absl_logging
 from jax._src import distributed
+from rich.console import Console
 
 from input_pipeline.io import is_remote
 from pretrain.distributed import heartbeat
@@ -42,9 +43,25 @@ def start() -> None:
     keep_freed_memory()  # before a device is used
     # Meshes are built on as many devices in every process.
     devices = Counter(device.process_index for device in jax.devices())
+    if warning := unused_gpus(jax.default_backend()):
+        print_on_host0(warning)
     if len({*devices.values()}) > 1:
         raise UserError(f"processes have different numbers of devices: {dict(devices)}. Give all as many.")
     enable_compilation_cache()
+
+
+def unused_gpus(backend: str, root: Path = Path("/")) -> str | None:
+    """A warning if there are NVIDIA cards and JAX's `backend` is the CPU, though JAX_PLATFORMS does not ask for it."""
+    if backend != "cpu" or os.environ.get("JAX_PLATFORMS"):
+        return None
+    # The driver lists its cards; a container may have the device files alone.
+    cards = [*root.glob("proc/driver/nvidia/gpus/*")] or [*root.glob("dev/nvidia[0-9]*")]
+    if not cards:
+        return None
+    return (
+        f"warning: JAX runs on the CPU and uses none of {len(cards)} NVIDIA GPUs. Run pip install -e '.[cuda]', or set "
+        "JAX_PLATFORMS=cpu."
+    )
 
 
 def enable_compilation_cache() -> None:
@@ -71,8 +88,12 @@ def enable_compilation_cache() -> None:
 
 
 def print_on_host0(message: str) -> None:
-    """Prints on standard error, in process 0 only."""
-    if distributed.global_state.process_id == 0:  # unlike jax.process_index(), this initialises no device
+    """Prints on standard error, in process 0 only; warnings in red on a terminal."""
+    if distributed.global_state.process_id != 0:  # unlike jax.process_index(), this initialises no device
+        return
+    if message.startswith("warning:") and sys.stderr.isatty():
+        Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+    else:
         print(message, file=sys.stderr, flush=True)
 
 

@@ -1,5 +1,6 @@
 """Progress of a run: a bar on a terminal, plain lines elsewhere; seconds by category."""
 
+import math
 import os
 import sys
 import threading
@@ -27,12 +28,14 @@ LONG = 20.0  # seconds of waiting after which the reason is printed
 class Progress:
     """Shows progress from step `start` to `total`.
 
-    On a terminal a thread redraws one line four times a second; elsewhere each `update` prints a line. The time left
-    assumes the mean pace since the first update, including evaluations and saves.
+    On a terminal a thread redraws one line four times a second; elsewhere an `update` prints a line, but the last one
+    excepted only `seconds` after the line before. The time left assumes the mean pace since the first update, including
+    evaluations and saves.
     """
 
-    def __init__(self, total: int, start: int, description: str, file: TextIO | None = None):
-        self._total, self._file = total, file or sys.stderr
+    def __init__(self, total: int, start: int, description: str, file: TextIO | None = None, seconds: float = 0.0):
+        self._total, self._file, self._seconds = total, file or sys.stderr, seconds
+        self._printed = -math.inf  # time of the last line
         self._first: tuple[int, float] | None = None  # step and time of the first update, which excludes compilation
         self._bar = None
         if self._file.isatty():
@@ -50,10 +53,11 @@ class Progress:
         if step > first:
             parts.append(f"ETA {clock((self._total - step) * (now - then) / (step - first))}")
         line = "  ".join(parts)
-        if self._bar is None:
-            print(line, file=self._file, flush=True)
-        else:
+        if self._bar is not None:
             self._bar.update(self._task, completed=step, line=line)
+        elif step == self._total or now - self._printed >= self._seconds:
+            self._printed = now
+            print(line, file=self._file, flush=True)
 
     def note(self, message: str) -> None:
         """Print a line, above the bar if there is one."""

@@ -1,4 +1,11 @@
-"""Published peak rates of devices."""
+"""Devices: their names and published peak rates."""
+
+import platform
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from input_pipeline.processes import cores
 
 # Dense bfloat16 FLOP/s of one JAX device (float16 where the hardware has no bfloat16), without structured
 # sparsity, from the makers' data sheets. Sheets that print the sparse rate are halved. A TPU v2, v3 or 7x
@@ -49,3 +56,19 @@ def peak_flops(device_kind: str, override: float) -> float | None:
         if rest != device_kind and not rest[:1].isalnum():  # "NVIDIA L4" is not the beginning of "NVIDIA L40"
             return PEAKS[kind]
     return None
+
+
+def describe_devices(devices: Sequence) -> str:
+    """Number, kind and hosts of JAX devices: "8 x NVIDIA H100", "1 x cpu (AMD EPYC 7B13, 2 cores)"."""
+    kind = devices[0].device_kind
+    if devices[0].platform == "cpu":
+        kind = f"cpu ({_processor()}, {cores()} cores)"
+    hosts = len({device.process_index for device in devices})
+    return f"{len(devices)} x {kind}" + (f" in {hosts} processes" if hosts > 1 else "")
+
+
+def _processor() -> str:
+    """The processor's name in Linux's /proc/cpuinfo, else what Python knows of it."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.+)$", info.read_text(), re.M) if info.exists() else []
+    return re.sub(r" \d+-Core Processor$", "", names[0]) if names else platform.machine()

@@ -62,7 +62,8 @@ class Loop:
         self.first_step = self.step
         self.new_measure = report_measure(run, checkpoints, self.step, report)
         self.writer = self.open_writer()
-        self.progress = Progress(self.steps, self.step, config.name, open_null() if jax.process_index() else None)
+        output = open_null() if jax.process_index() else None
+        self.progress = Progress(self.steps, self.step, config.name, output, config.log.seconds)
         self.throughput = Throughput(run.spec, config.data.length, config.log.peak_flops, ledger)
         self.profiler = Profiler(config.log.profile, checkpoints.workdir.profile, self.progress.note)
         self.batches = run.batches(self.position)

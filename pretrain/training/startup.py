@@ -17,13 +17,15 @@ from pretrain.checkpoints import teacher as teachers
 from pretrain.checkpoints.init_from import Weights, find_weights
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.costs import capacity
+from pretrain.costs.flops import tokens_of_row
 from pretrain.distributed.consensus import assert_equal_on_hosts, on_host0
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import measure
 from pretrain.losses.distill import teacher_sets
 from pretrain.metrics.goodput import last_saved_step
-from pretrain.metrics.progress import Ledger
+from pretrain.metrics.progress import Ledger, amount
 from pretrain.optimizers.schedules import warn_of_change, warn_of_end, warn_of_unused_keys
+from pretrain.parallel.devices import describe_devices
 from pretrain.step.checks import check_config, check_mesh, check_model, check_vocabulary
 from pretrain.step.train_spec import TrainSpec
 from pretrain.workdir import FRESH_START, Workdir
@@ -133,6 +135,23 @@ def build_run(
     if others.teacher:
         spec.set_frozen(others.teacher.read(spec.frozen_shapes()))
     return RunParts(config, spec, corpus, others.teacher)
+
+
+def describe_start(run: RunParts, workdir: str) -> str:
+    """One line on what a run trains, and on what: devices, mesh, parameters, tokens, steps, work folder."""
+    train, shape = run.config.train, run.spec.layout.mesh.shape
+    mesh = " ".join(f"{axis}={size}" for axis, size in shape.items() if size > 1) or "data=1"
+    tokens = train.batch_size * tokens_of_row(run.spec, run.config.data.length)
+    epochs = train.steps * train.batch_size / run.corpus.rows_per_epoch
+    parts = [
+        f"devices {describe_devices(jax.devices())}",
+        f"mesh {mesh}",
+        f"params {amount(sum(leaf.size for leaf in jax.tree.leaves(run.spec.param_shapes)))}",
+        f"tokens/step {tokens:,}",
+        f"steps {train.steps:,} ({epochs:.3g} epochs)",
+        f"workdir {workdir}",
+    ]
+    return "  ".join(parts)
 
 
 def restore_or_init(run: RunParts, checkpoints: CheckpointManager, weights: Weights | None, ledger: Ledger, report):

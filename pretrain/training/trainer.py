@@ -20,6 +20,7 @@ from pretrain.training.startup import (
     build_run,
     check_can_continue,
     check_local_folder,
+    describe_start,
     find_other_runs,
     report_changes,
     save_config,
@@ -60,6 +61,7 @@ def train(config, workdir: str, fresh: str = "", sources=None) -> int:
             prepare=functools.partial(pipeline.prepare, sources=sources),
             before_tokenizing=functools.partial(save_config, config, workdir),
         )
+        print_on_host0(describe_start(run, workdir))
         if starts_fresh:
             # Only now: a config that is refused moves nothing.
             on_host0(lambda: start_fresh(workdir, fresh, config))

@@ -47,7 +47,13 @@ def small_run(workdir: Path, text: Path) -> list[str]:
     keys = {
         **{"tokenizer.kind": "bytes", "model.vocab_size": 257, "model.layers": 1, "model.width": 16},
         **{"model.heads": 2, "model.ff": 32, "model.dropout_residual": 0.1, "train.steps": STEPS},
-        **{"checkpoint.every": 20, "evaluate.every": 0, "data.workers": 2, "log.tensorboard": "false"},
+        **{
+            "checkpoint.every": 20,
+            "evaluate.every": 0,
+            "data.workers": 2,
+            "log.seconds": 0,
+            "log.tensorboard": "false",
+        },
         "data.train": f"text:{text}/*.py",
     }
     flags = [f"--config.{key}={value}" for key, value in keys.items()]

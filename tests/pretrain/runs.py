@@ -33,6 +33,7 @@ SMALL = {
     "evaluate.every": 8,
     "evaluate.batches": 1,
     "log.every": 1,
+    "log.seconds": 0,
     "log.tensorboard": "false",
 }
 

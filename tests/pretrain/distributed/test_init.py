@@ -40,6 +40,18 @@ def test_start_auto_without_cluster(run_pretrain):
     assert code == 2 and "LONGHAUL_COORDINATOR=auto" in err
 
 
+def test_unused_gpus(tmp_path, monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    assert init.unused_gpus("cpu", tmp_path) is None
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / "dev" / name).touch()
+    assert "2 NVIDIA GPUs" in init.unused_gpus("cpu", tmp_path)
+    assert init.unused_gpus("gpu", tmp_path) is None
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert init.unused_gpus("cpu", tmp_path) is None
+
+
 PAGES = 1 << 15  # 4 KB pages of one buffer of 128 MB, more than one heap of a thread's arena holds
 FAULTS = """
 import resource

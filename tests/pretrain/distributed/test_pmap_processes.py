@@ -16,6 +16,7 @@ ALL = {
     "evaluate.every": CUT,
     "evaluate.batch_size": 8,
     "log.every": 1,
+    "log.seconds": 0,
     "log.tensorboard": "false",
 }
 BASE = {

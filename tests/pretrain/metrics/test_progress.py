@@ -35,6 +35,16 @@ def test_progress_time_left(monkeypatch):
     assert out.getvalue().splitlines() == ["step 1/1000", "step 11/1000  ETA 1:22:25", "step 13/1000  ETA 1:22:15"]
 
 
+def test_progress_prints_seldom(monkeypatch):
+    times = iter([0.0, 1.0, 2.5, 3.0, 3.1])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+    out = io.StringIO()
+    progress = Progress(50, 0, "training", file=out, seconds=2.0)
+    for step in (10, 20, 30, 40, 50):
+        progress.update(step, {})
+    assert [line.split()[1] for line in out.getvalue().splitlines()] == ["10/50", "30/50", "50/50"]
+
+
 def read_to_end(terminal: int) -> str:
     """Reads all that was written to a pseudo-terminal whose writing end is closed."""
     shown = b""

@@ -2,8 +2,10 @@
 
 import json
 import random
+import re
 import shutil
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -14,11 +16,25 @@ from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.workdir import Workdir
 
 
+def read_tokens(workdir) -> int:
+    """Tokens of the training split, as `prepare` counts them."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pretrain", "prepare", f"--workdir={workdir}", "--format=json"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    return next(row["tokens"] for row in map(json.loads, done.stdout.splitlines()) if row["split"] == "train")
+
+
 def test_resume_is_bit_exact(whole, copy, text):
     workdir = copy(12)
     done = train(workdir, text)
     assert done.returncode == 0, done.stderr
     assert "restored checkpoint 12" in done.stderr
+    epochs = re.search(r"devices 1 x cpu .* tokens/step 512  steps 24 \((\S+) epochs\)", done.stderr)[1]
+    assert float(epochs) == pytest.approx(24 * 512 / read_tokens(workdir), rel=0.01)
     assert "done: 24 steps (12 in this start) in " in done.stderr
     assert_same_leaves(leaves(workdir), leaves(whole))
     for name in ("train.csv", "train.jsonl", "validation.csv"):

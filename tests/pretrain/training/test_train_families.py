@@ -19,6 +19,7 @@ SMALL = {
     "checkpoint.every": 2,
     "checkpoint.keep": 9,
     "log.every": 1,
+    "log.seconds": 0,
     "log.tensorboard": "false",
     "model.width": 32,
     "model.ff": 64,
