@@ -167,7 +167,10 @@ def recipe_config(path: str, variant: str = "") -> ConfigDict:
     """Calls the recipe's `get_config`, with the variant if there is one."""
     module = recipe_module(path)
     with _recipe_code(path, recipe_file(path)):
-        return module.get_config(variant) if variant else module.get_config()
+        config = module.get_config(variant) if variant else module.get_config()
+    if not isinstance(config, ConfigDict):
+        raise UserError(f"--config={path}: get_config returns no config ({type(config).__name__}). Return one.")
+    return config
 
 
 @contextlib.contextmanager
@@ -274,15 +277,11 @@ def save(config: ConfigDict, workdir: str) -> None:
 
 def saved(workdir: str, flag: str = "--workdir") -> ConfigDict:
     """The resolved config of a work folder, the value of `flag`."""
-    check_folder(workdir)
+    check_folder(workdir, flag)
     path = Workdir(workdir).config
     if not path.is_file():
         raise UserError(f"{flag}={workdir}: has no {CONFIG}. Give a run's folder.")
-    content = read_json(path)
-    if "model_type" in content:
-        fix = f"Run `pretrain import --folder={workdir} --workdir=NEW` first"
-        raise UserError(f"{flag}={workdir}: a Hugging Face model. {fix}.")
-    return with_overrides(_with_new_keys(ConfigDict(as_tuples(content))), (), source=str(path))
+    return with_overrides(_with_new_keys(ConfigDict(as_tuples(read_json(path)))), (), source=str(path))
 
 
 def _with_new_keys(config: ConfigDict) -> ConfigDict:
@@ -296,8 +295,8 @@ def _with_new_keys(config: ConfigDict) -> ConfigDict:
     return config
 
 
-def check_folder(workdir: str) -> None:
-    """Raises UserError for a work folder that cannot hold a run."""
+def check_folder(workdir: str, flag: str = "--workdir") -> None:
+    """Raises UserError for a work folder, the value of `flag`, that cannot hold a run."""
     path, problem = open_path(workdir), ""
     if path.is_file():
         problem = "a file, not a folder"
@@ -305,7 +304,12 @@ def check_folder(workdir: str) -> None:
     elif any(letter in str(path.absolute()) for letter in "*?["):
         problem = "'*', '?' or '[' in its path"
     if problem:
-        raise UserError(f"--workdir={workdir}: {problem}. Choose another folder.")
+        raise UserError(f"{flag}={workdir}: {problem}. Choose another folder.")
+    # A run would overwrite its config.json.
+    saved_config = Workdir(workdir).config
+    if saved_config.is_file() and "model_type" in read_json(saved_config):
+        fix = f"Run `pretrain import --folder={workdir} --workdir=NEW` first"
+        raise UserError(f"{flag}={workdir}: a Hugging Face model. {fix}.")
 
 
 def differences(old: Mapping, new: Mapping) -> list[str]:

@@ -26,17 +26,21 @@ def _library():
 class Tensors:
     """The tensors of a folder: names and shapes at once, each array when it is read.
 
-    Errors: UserError if the folder has no safetensors, or if its index names a file that is missing.
+    Errors: UserError if the folder has no safetensors, or if a file is missing or damaged.
     """
 
     def __init__(self, folder: Path):
-        self._open, self.folder = _library().safe_open, folder
+        library = _library()
+        self._open, self.folder = library.safe_open, folder
         self._files: dict[str, Path] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         for file in _weight_files(folder):
-            with self._open(file, framework="np") as content:
-                for name in list(content.keys()):
-                    self._files[name], self.shapes[name] = file, tuple(content.get_slice(name).get_shape())
+            try:
+                with self._open(file, framework="np") as content:
+                    for name in list(content.keys()):
+                        self._files[name], self.shapes[name] = file, tuple(content.get_slice(name).get_shape())
+            except library.SafetensorError as error:  # a download cut short, or a pointer of Git LFS
+                raise UserError(f"{file}: no whole safetensors file ({error}). Download it again.") from error
 
     def read(self, name: str) -> np.ndarray:
         """One tensor, in the file's type."""

@@ -135,9 +135,23 @@ def test_recipe_that_raises(mistake, tmp_path):
     assert "line 4: AttributeError" in mistake(["describe", f"--config={tmp_path / 'mine.py'}"])
 
 
-def test_folder_of_hugging_face(mistake, tmp_path):
+def test_recipe_without_return(mistake, tmp_path):
+    (tmp_path / "mine.py").write_text("from configs import common\n\ndef get_config():\n    common.base()\n")
+    assert "get_config" in mistake(["describe", f"--config={tmp_path / 'mine.py'}"])
+
+
+@pytest.mark.parametrize("words", [["evaluate"], ["train", TINY], ["prepare", TINY]], ids=lambda words: words[0])
+def test_folder_of_hugging_face(mistake, tmp_path, words):
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "bert"}')
+    assert "pretrain import" in mistake([*words, f"--workdir={tmp_path}"])
+    assert config.read_text() == '{"model_type": "bert"}'
+
+
+def test_import_of_lfs_pointer(mistake, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    assert "pretrain import" in mistake(["evaluate", f"--workdir={tmp_path}"])
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    assert "model.safetensors" in mistake(["import", f"--folder={tmp_path}", "--workdir=NEW"])
 
 
 def test_copied_validation_text(mistake, tmp_path):
