@@ -196,19 +196,19 @@ def _class_names(features: Mapping, steps: Sequence[str]) -> list[str]:
 
 
 def csv_stretches(path: str, start: int, end: int, target: int, quotes: str) -> Iterator[Stretch]:
-    """Rows of a file in stretches of about `target` bytes; `start` and `end` are its first and last byte."""
-    first, quoted = 0, False
+    """Rows of a whole file in stretches of about `target` bytes."""
+    first = 0
     with open_bytes(path, 0) as stream:
-        offset = 0
-        for line in stream:
-            offset += len(line)
-            # A line that ends within quotes continues a cell; a doubled quote is no change.
-            quoted ^= quotes == "yes" and line.count(b'"') % 2 == 1
-            if offset - first >= target and not quoted:
-                yield first, offset, offset - first
-                first = offset
-    if first < offset or not offset:
-        yield first, offset, offset - first
+        while block := stream.read(target):
+            last, quoted = first, False
+            while block:
+                last += len(block)
+                # An odd number of quotes opens or closes a cell; a doubled quote is no change.
+                quoted ^= quotes == "yes" and block.count(b'"') % 2 == 1
+                # To the end of a line that is not within a cell.
+                block = b"" if block.endswith(b"\n") and not quoted else stream.readline()
+            yield first, last, last - first
+            first = last
 
 
 def csv_documents(span: Span, choice: Choice, delimiter: str, quotes: str) -> Iterator[Document | BadRecord]:

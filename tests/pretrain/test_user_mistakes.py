@@ -90,6 +90,9 @@ CONFIGS = [
     ({"train__on_bad_step": "ignore"}, "on_bad_step"),
     ({"data__train": "text:/nowhere/*.txt"}, "/nowhere/*.txt"),
     ({"data__train": ""}, "data.train"),
+    ({"data__train": "parquet:TEXT/*.py"}, "no Parquet file"),
+    ({"data__train": "csv:TEXT/*.py?field=body"}, "field=body"),
+    ({"data__train": "wikitext"}, "--config.data.train='arrow:data/wikitext?field=text'"),
     ({"data__on_bad_record": "ignore"}, "data.on_bad_record"),
     ({"tokenizer__kind": "words"}, "tokenizer"),
 ]
