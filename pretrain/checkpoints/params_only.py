@@ -65,7 +65,7 @@ class _LazyHandler(ocp.type_handlers.NumpyHandler):
                 await store[number].write(layer, can_reference_source_data_indefinitely=True)
 
 
-def write(workdir: Workdir, params: Mapping[str, LazyArray], tokenizer: str, step: int = STEP, **notes: str) -> None:
+def write(workdir: Workdir, params: Mapping[str, LazyArray], tokenizer: str, step: int = STEP, **notes) -> None:
     """Writes a checkpoint of `params` by path, in one process; `tokenizer` is a fingerprint, `notes` are saved too."""
     registry = ocp.type_handlers.create_type_handler_registry(
         (LazyArray, _LazyHandler()), (jax.Array, ocp.type_handlers.ArrayHandler())

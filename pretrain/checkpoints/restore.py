@@ -29,6 +29,7 @@ BAD = "bad_in_row"  # updates in a row, up to this step, without a finite loss o
 CONFIG = "config"  # the config it was made with
 BEFORE = "before"  # step of the run's previous checkpoint; 0 for none
 WEIGHTS_ONLY = "weights_alone"  # true for parameters without optimizer state, such as imported ones
+UNTRAINED = "untrained"  # modules that an import found no weights for; absent for none
 
 SHOWN = 3  # differences between two trees that a message names
 TRIES = 3  # reads of checkpoints that a training run deletes meanwhile
@@ -84,7 +85,9 @@ def is_good(folder: Path) -> bool:
 
 
 def warn_if_bad(folder: Path, notes: dict) -> None:
-    """Warns about a checkpoint that was saved after updates without a finite loss."""
+    """Warns about a checkpoint with untrained modules, or saved after updates without a finite loss."""
+    if modules := notes.get(UNTRAINED):
+        say(f"warning: checkpoint {folder.name} in {folder.parent}: untrained, from the seed: {', '.join(modules)}")
     if bad := notes.get(BAD):
         print_on_host0(
             f"warning: checkpoint {folder.name} in {folder.parent} followed {bad} updates without a finite loss"

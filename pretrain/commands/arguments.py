@@ -270,7 +270,7 @@ class Export(CheckpointArguments):
         "new folder: config.json, model.safetensors, tokenizer, README.md",
         required="a new folder, such as --folder=hf/mine",
     )
-    part: str = argument("", "of ELECTRA: discriminator (default) or generator")
+    part: str = argument("", "base: the class without heads; of ELECTRA also discriminator (default) or generator")
 
 
 def flagged(form: type[Arguments]) -> list[dataclasses.Field]:

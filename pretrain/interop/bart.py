@@ -1,6 +1,6 @@
 """BART and mBART, which is pre-norm: `BartForConditionalGeneration`, `MBartForConditionalGeneration`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -34,7 +34,8 @@ for _stack, _layer in STACKS.items():
 
 def _hf_fixed(given: Mapping) -> dict[str, tuple]:
     return {
-        "is_encoder_decoder": (True,),
+        "is_encoder_decoder": (True, False),  # False, and is_decoder, in files of the decoder alone
+        "is_decoder": (False, True),
         "decoder_attention_heads": (given["encoder_attention_heads"],),
         "decoder_ffn_dim": (given["encoder_ffn_dim"],),
         "num_hidden_layers": (given["encoder_layers"], None),  # another name of encoder_layers
@@ -92,7 +93,7 @@ def _fixed(section: Mapping) -> dict:
     }
 
 
-def _complete_mbart(config: ConfigDict, given: Mapping, codes: Sequence[str]) -> None:
+def _complete_mbart(config: ConfigDict, given: Mapping, codes: Sequence[str], untrained: Collection[str]) -> None:
     """Texts are of the languages whose codes the tokenizer has, one file each."""
     texts = [f"text:data/cc25/{code.split('_')[0]}.txt?document=line&language={code}" for code in codes]
     config.objective.languages = config.data.languages = tuple(codes)
@@ -103,6 +104,7 @@ COMMON = {
     "kind": "encoder_decoder",
     "names": NAMES,
     "prefix": "model.",
+    "stacks": ("model.encoder.", "model.decoder."),
     "tied": dict.fromkeys(
         ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"),
         "model.shared.weight",

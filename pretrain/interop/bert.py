@@ -4,7 +4,7 @@ Classes: `BertForPreTraining`, `AlbertForPreTraining`, or `...ForMaskedLM` witho
 also for CamemBERT and XLM-R, which are the same network; `DistilBertForMaskedLM`, without types and with other names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -84,9 +84,9 @@ def allowed(section: Mapping) -> dict[str, tuple]:
     return {"pair_head": (True, False), "types": (section["types"] or 2,)}  # 0 would be no table
 
 
-def complete(config: ConfigDict, given: Mapping, codes: Sequence[str]) -> None:
-    """Packs single texts if the model has no pair head or no types to tell two texts apart."""
-    if not config.model.pair_head or config.model.types < 2:
+def complete(config: ConfigDict, given: Mapping, codes: Sequence[str], untrained: Collection[str]) -> None:
+    """Packs single texts if the model has no trained pair head or no types to tell two texts apart."""
+    if not config.model.pair_head or "pairs" in untrained or config.model.types < 2:
         config.objective.update(next_sentence=False, swapped_pairs=False)
         config.data.update(layout="packed", sentences="")
 
@@ -200,7 +200,9 @@ DISTILBERT = Family(
     hf_fixed=lambda given: {"sinusoidal_pos_embds": (False,), "tie_word_embeddings": (True,)},
     fixed=lambda section: {"types": 0, "pair_head": False, "norm_epsilon": 1e-12},
     legacy={"tie_weights_": (True,)},
-    complete=lambda config, given, codes: config.distill.update(teacher="", layers=()),  # the recipe's is BERT
+    complete=lambda config, given, codes, untrained: config.distill.update(
+        teacher="", layers=()
+    ),  # the recipe's is BERT
     tokenizers=BERT.tokenizers,
     special=BERT.special,
     template=BERT.template,
@@ -223,6 +225,13 @@ def _albert_allowed(section: Mapping) -> dict[str, tuple]:
     # The class always projects embeddings and counts groups, where ours has 0 for "as wide" and "one per layer".
     sizes = {"embed": (section["embed"] or section["width"],), "groups": (section["groups"] or section["layers"],)}
     return allowed(section) | sizes
+
+
+def _albert_settle(section: dict, names: frozenset) -> dict:
+    """The masked-token class has no pair head; it may have a pooler that nothing read."""
+    ends = "sop_classifier.classifier.weight", "pooler.weight"
+    masked = any(name.endswith("predictions.dense.weight") for name in names)
+    return section | {"pair_head": any(name.endswith(ends[: 2 - masked]) for name in names)}
 
 
 ALBERT = Family(
@@ -262,8 +271,7 @@ ALBERT = Family(
         "down_scale_factor": (1,),
         "layers_to_keep": ([],),
     },
-    # The masked-token class has no pair head; it may have a pooler that nothing read.
-    settle=lambda section, names: section | {"pair_head": "sop_classifier.classifier.weight" in names},
+    settle=_albert_settle,
     complete=complete,
     special=roles(bos="classifier", eos="separator") | MASK_ROLES,
     template=BERT.template,

@@ -10,7 +10,7 @@ from pretrain.errors import UserError, lookup
 from pretrain.interop.bart import BART, MBART
 from pretrain.interop.bert import ALBERT, BERT, DISTILBERT, ROBERTA
 from pretrain.interop.electra import ELECTRA, GENERATOR, GENERATOR_PART
-from pretrain.interop.family import Family
+from pretrain.interop.family import BASE, Family
 from pretrain.interop.gpt2 import CTRL, GPT, GPT2
 from pretrain.interop.t5 import MT5, T5
 from pretrain.interop.weight_map import Leaf, WeightMap
@@ -29,8 +29,8 @@ def of_config(given: Mapping, names: Collection[str], source: str) -> Family:
     """The family of a config.json, read from `source`, and of the tensors' names next to it."""
     family = lookup(f"{source}: model_type", str(given.get("model_type")), MODEL_TYPES)
     # ELECTRA's discriminator and generator have one model_type; only their heads differ.
-    parts = (part for part in (family, *PARTS) if family.head_prefix and part.head_prefix)
-    return next((part for part in parts if any(name.startswith(part.head_prefix) for name in names)), family)
+    parts = (part for part in (family, *PARTS) if part.model_type == family.model_type and part.head_prefix)
+    return next((part for part in parts if any(f".{part.head_prefix}" in f".{name}" for name in names)), family)
 
 
 def of_section(section: Mapping, part: str = "") -> tuple[Family, dict]:
@@ -42,11 +42,9 @@ def of_section(section: Mapping, part: str = "") -> tuple[Family, dict]:
     if not choices:
         kinds = ", ".join(dict.fromkeys(family.kind for family in ALL))
         raise UserError(f"config.model.kind={section['kind']} has no Hugging Face class. Choose one of: {kinds}.")
-    parts = {family.part: family for family in choices if family.part}
-    if part:
-        choices = [lookup("--part", part, parts or {"(none)": choices[0]})]
-    elif choices[0].part:  # without --part, ELECTRA is its discriminator
-        choices = choices[:1]
+    parts = {family.part: [family] for family in choices if family.part}
+    usual = choices[:1] if parts else choices  # without --part, ELECTRA is its discriminator
+    choices = lookup("--part", part, parts | {BASE: [family.base() for family in usual]}) if part else usual
     # The first refusal names the fields of the kind's main class: BERT, GPT-2 or T5.
     refusals = []
     for family in choices:
@@ -67,8 +65,12 @@ def check_padding(family: Family, special: Mapping[str, int]) -> None:
 def weight_map(family: Family, section: Mapping) -> WeightMap:
     """The family's weight map on the model, or part, of a `model` section. Errors: ModelError."""
     section = family.part_section(section)
-    names = family.names(section) if callable(family.names) else family.names
-    return WeightMap(names, leaves(section), family.kernels, family.layouts)
+    names, parameters = family.table(section), leaves(section)
+    if family.part == BASE:
+        parameters = {
+            path: leaf for path, leaf in parameters.items() if path in names or path.rpartition("/")[0] in names
+        }
+    return WeightMap(names, parameters, family.kernels, family.layouts)
 
 
 def leaves(section: Mapping) -> dict[str, Leaf]:

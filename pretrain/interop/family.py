@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -16,6 +16,7 @@ from pretrain.interop.weight_map import OUTPUTS_FIRST, Layout
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
 NORM_NAMES = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))  # older -> newer
 EMPTY: Mapping = {}
+BASE = "base"  # the part of every model that its base class is
 
 
 def roles(**names: str) -> dict[str, str]:
@@ -39,7 +40,8 @@ class Family:
     names: Mapping[str, str] | Callable[[Mapping], Mapping[str, str]]
     kernels: Layout = OUTPUTS_FIRST
     layouts: Mapping[str, Layout] = dataclasses.field(default_factory=dict)
-    prefix: str = ""  # of tensor names, absent in files of the headless class
+    prefix: str = ""  # of tensor names of the base class; others are heads. Its own files lack it
+    stacks: tuple[str, ...] = ()  # prefixes of names, of which a file may lack one as a whole
     renames: tuple[tuple[str, str], ...] = ()  # (pattern, newer name) of tensors in older files
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)  # tensor -> the one that it repeats
     fallbacks: Mapping[str, str] = dataclasses.field(default_factory=dict)  # tensor -> the one to read without it
@@ -60,8 +62,10 @@ class Family:
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)  # other model_types -> recipe
     # (section, tensor names) -> section: fields that config.json does not decide.
     settle: Callable[[dict, frozenset], dict] = lambda section, names: section
-    # (config, config.json, tokenizer's language codes): sets the sections that follow from the model.
-    complete: Callable[[ConfigDict, Mapping, Sequence[str]], None] = lambda config, given, codes: None
+    # (config, config.json, tokenizer's language codes, untrained modules): sets sections that follow from the model.
+    complete: Callable[[ConfigDict, Mapping, Sequence[str], Collection[str]], None] = (
+        lambda config, given, codes, untrained: None
+    )
     extra_keys: Callable[[ConfigDict], Mapping] = lambda config: EMPTY  # config.json keys from the whole config
 
     # Tokenizer: kinds in order of preference, and those of older files by model_type.
@@ -85,11 +89,38 @@ class Family:
     part_section: Callable[[Mapping], Mapping] = lambda section: section
     whole_path: Callable[[str], str] = lambda path: path
 
-    def canonical(self, name: str, known: Mapping) -> str:
-        """The weight map's name of a tensor in a file."""
+    def newer_name(self, name: str) -> str:
+        """The name in newer files of a tensor in older ones."""
         for pattern, newer in self.renames:
             name = re.sub(pattern, newer, name)
-        return f"{self.prefix}{name}" if name not in known and f"{self.prefix}{name}" in known else name
+        return name
+
+    def is_head(self, name: str) -> bool:
+        """Whether a tensor of the weight map is a head's, which the base class lacks."""
+        return not name.startswith(self.prefix) or bool(self.head_prefix and name.startswith(self.head_prefix))
+
+    def base(self) -> "Family":
+        """The base class, as a part to export: no heads, and names without the prefix."""
+
+        def names(section: Mapping) -> dict[str, str]:
+            return {
+                ours: name.removeprefix(self.prefix)
+                for ours, name in self.table(section).items()
+                if not self.is_head(name)
+            }
+
+        return dataclasses.replace(
+            self,
+            part=BASE,
+            names=names,
+            architecture=lambda section: re.sub(r"(LMHead|For|WithLMHead).*", "Model", self.architecture(section)),
+            task="feature-extraction",
+            usage=lambda config: [line.replace("logits", "last_hidden_state") for line in self.usage(config)],
+        )
+
+    def table(self, section: Mapping) -> Mapping[str, str]:
+        """`names` of a `model` section."""
+        return self.names(section) if callable(self.names) else self.names
 
     def is_ignored(self, name: str) -> bool:
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)

@@ -1,26 +1,40 @@
 """Import: from a folder of Hugging Face's library to a work folder with config, tokenizer and weights."""
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+import jax
 import numpy as np
+from flax import linen as nn
 from ml_collections import ConfigDict
 
+import models
 from input_pipeline import corruption
 from input_pipeline.io import read_json
 from input_pipeline.tokenizers import store as tokenizer_store
+from models.layers.init import path_name
 from pretrain import config as configs
-from pretrain.checkpoints import params_only
+from pretrain.checkpoints import params_only, restore
 from pretrain.distributed.init import quiet
-from pretrain.errors import UserError, join_some
+from pretrain.errors import UserError
 from pretrain.interop import config_map, electra, families, tokenizer_files
 from pretrain.interop.family import Family
 from pretrain.interop.hf_export import check_new, new_folder
 from pretrain.interop.safetensors_io import Tensors
+from pretrain.interop.tensor_match import match_tensors
+from pretrain.step.train_step import init_params
 from pretrain.workdir import CONFIG, Workdir
 
 Report = Callable[[str], None]
-SHOWN = 6  # tensors of a kind that an error names
+
+
+class Params(NamedTuple):
+    """Parameters by our path, and the paths of those that the files lack."""
+
+    arrays: dict[str, params_only.LazyArray]
+    untrained: frozenset[str]
 
 
 class Source:
@@ -42,14 +56,19 @@ class Source:
         """Fields of our `model` section."""
         return self.family.to_section(self.given, self.file, frozenset(self.tensors.shapes))
 
-    def params(self, family: Family, section: Mapping, report: Report) -> dict[str, params_only.LazyArray]:
-        """{our path: array} of the part `family`; tensors are read while their parameters are written.
+    def params(self, family: Family, section: Mapping, seed: int, report: Report) -> Params:
+        """Parameters of the part `family`; tensors are read while their parameters are written.
 
         Errors: UserError that lists tensors that are missing, unexpected, or of another shape or value.
         """
         weights = families.weight_map(family, section)
-        names = match_tensors(family, section, weights.shapes(), self.tensors, report)
-        return weights.arrays(lambda name: self.tensors.read(names[name]))
+        names, untrained = match_tensors(family, section, weights, self.tensors, report)
+        arrays = weights.arrays(lambda name: self.tensors.read(names[name]))
+        arrays |= initial_values(family.part_section(section), seed, untrained)
+        if untrained:
+            modules = sorted({path.partition("/")[0] for path in untrained})
+            report(f"no weights for {', '.join(modules)}: untrained, initialised from seed {seed}")
+        return Params(arrays, untrained)
 
 
 def import_folder(
@@ -79,12 +98,13 @@ def import_folder(
         kinds = (*family.tokenizers, *legacy)
         config.tokenizer.update(tokenizer_files.section(model.folder, kinds, prepared))
         config.data.length = min(config.data.length, config.model.context)
-        family.complete(config, given, tokenizer_files.codes(config.tokenizer))
-    # All checks come before the folder: a refused import leaves nothing.
-    section = config.model.to_dict()
-    params = model.params(family, section, report)
-    if generator:
-        params |= _generator_params(params, section, generator_model, report)
+        # All checks come before the folder: a refused import leaves nothing.
+        section = config.model.to_dict()
+        params, untrained = model.params(family, section, config.seed, report)
+        if generator:
+            params |= _generator_params(params, section, generator_model, config.seed, report)
+        modules = sorted({path.partition("/")[0] for path in untrained})
+        family.complete(config, given, tokenizer_files.codes(config.tokenizer), modules)
     roles = tokenizer_files.roles(model.folder, config.tokenizer, family, given)
     special = corruption.special(config.objective.to_dict(), config.data.layout)
     with new_folder(Path(workdir)) as partial:
@@ -101,7 +121,8 @@ def import_folder(
         if line := config_map.ignored_settings(given, model.folder, ids):
             report(line)
         with quiet():
-            params_only.write(run, params, tokenizer.fingerprint)
+            notes = {restore.UNTRAINED: modules} if modules else {}
+            params_only.write(run, params, tokenizer.fingerprint, **notes)
         configs.save(config.lock(), str(partial))
     count = sum(leaf.size for leaf in params.values())
     origin = " and ".join(filter(None, (source, generator)))
@@ -109,45 +130,19 @@ def import_folder(
     return config
 
 
-def match_tensors(
-    family: Family, section: Mapping, shapes: Mapping[str, tuple[int, ...]], tensors: Tensors, report: Report
-) -> dict[str, str]:
-    """{name in the weight map: name in the files} of every tensor of the weight map's `shapes`."""
-    # Older files and headless classes have other names for the same tensors.
-    files = {family.canonical(name, shapes): name for name in tensors.shapes}
-    names = {name: files.pop(name) for name in shapes if name in files}
-    unequal = []
-    for copy, original in family.tied.items():
-        if copy in files:
-            name = files.pop(copy)
-            # Files may hold a tied tensor under either of its names.
-            if original not in names:
-                names[original] = name
-            elif not np.array_equal(tensors.read(name), tensors.read(names[original])):
-                unequal.append(f"{name} differs from {names[original]}")
-    for name, other in family.fallbacks.items():
-        if name in shapes and name not in names and other in names:
-            names[name] = names[other]
-            report(f"no {name}: read {names[other]} for it, as the class does")
-    unequal += [f"{name} is not 0" for name in files.values() if name in family.zeros and np.any(tensors.read(name))]
-    skipped = [name for name in files.values() if family.is_ignored(name)]
-    if skipped:
-        report(f"skipped {len(skipped)} tensors without use in pretraining, such as {skipped[0]}")
-    unequal += [
-        f"{file} is {list(tensors.shapes[file])}, not {list(shapes[name])}"
-        for name, file in names.items()
-        if tensors.shapes[file] != shapes[name]
-    ]
-    problems = {
-        "missing": [name for name in shapes if name not in names],
-        "unexpected": sorted(set(files.values()) - set(skipped)),
-        "unequal": unequal,
+def initial_values(section: Mapping, seed: int, paths: Collection[str]) -> dict[str, params_only.LazyArray]:
+    """{path: array} of some parameters, as a run that starts from the seed has them."""
+    model, (key, _) = models.build(section), jax.random.split(jax.random.key(seed))
+
+    @jax.jit  # computes nothing that is not in `paths`
+    def init() -> dict[str, jax.Array]:
+        leaves = jax.tree_util.tree_leaves_with_path(nn.unbox(init_params(model, key)))
+        return {path_name(path): value for path, value in leaves if path_name(path) in paths}
+
+    arrays = {path: np.asarray(value) for path, value in init().items()} if paths else {}
+    return {
+        path: params_only.LazyArray(a.shape, a.dtype, functools.partial(np.asarray, a)) for path, a in arrays.items()
     }
-    if any(problems.values()):
-        lists = "; ".join(f"{len(each)} {what}: {join_some(each, SHOWN)}" for what, each in problems.items() if each)
-        architecture = family.architecture(section)
-        raise UserError(f"{tensors.folder}: the weights are not {architecture}'s. Save with that class. {lists}")
-    return names
 
 
 def _open_generator(folder: str, family: Family, section: ConfigDict) -> Source:
@@ -160,11 +155,11 @@ def _open_generator(folder: str, family: Family, section: ConfigDict) -> Source:
 
 
 def _generator_params(
-    params: Mapping[str, params_only.LazyArray], section: Mapping, model: Source, report: Report
+    params: Mapping[str, params_only.LazyArray], section: Mapping, model: Source, seed: int, report: Report
 ) -> dict[str, params_only.LazyArray]:
     """The generator's own parameters. Errors: UserError if its tables are not those of `params`, which it shares."""
     part = electra.GENERATOR_PART
-    own = {part.whole_path(path): array for path, array in model.params(part, section, report).items()}
+    own = {part.whole_path(path): array for path, array in model.params(part, section, seed, report).arrays.items()}
     for path in own.keys() & params.keys():
         if not np.array_equal(own[path].make(), params[path].make()):
             raise UserError(f"{model.folder}: {path} differs from the discriminator's. Use folders of one training.")

@@ -44,7 +44,7 @@ def _activation_fixed(given: Mapping) -> dict[str, tuple]:
     """Newer files repeat `feed_forward_proj` in two more keys."""
     name = given["feed_forward_proj"]
     return {
-        "is_encoder_decoder": (True,),
+        "is_encoder_decoder": (True, False),  # False in files of the encoder alone
         "decoder_start_token_id": (given["pad_token_id"], None),
         "is_gated_act": (name.startswith(GATED),),
         "dense_act_fn": ("gelu_new" if name == f"{GATED}gelu" else name.removeprefix(GATED),),
@@ -92,6 +92,8 @@ T5 = Family(
     recipe="configs/t5.py",
     architecture=lambda section: "T5ForConditionalGeneration",
     names=_names,
+    stacks=("encoder.", "decoder."),
+    head_prefix="lm_head.",
     layouts={"encoder_bias": TRANSPOSE, "decoder_bias": TRANSPOSE},
     tied=dict.fromkeys(
         ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"), "shared.weight"
@@ -126,5 +128,5 @@ MT5 = dataclasses.replace(
     fixed=lambda section: _one_dropout(section) | {"scale_head": False},
     extra={"pad_token_id": 0},
     # A head in the files is mT5's own; without one the token table is used, unscaled too.
-    settle=lambda section, names: section | {"tied_head": "lm_head.weight" not in names},
+    settle=lambda section, names: section | {"tied_head": not any(name.endswith("lm_head.weight") for name in names)},
 )

@@ -1,7 +1,7 @@
 """XLM: `XLMWithLMHeadModel`. Its attentions, norms and feed-forwards are separate lists."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -45,7 +45,7 @@ def _hf_fixed(given: Mapping) -> dict[str, tuple]:
     }
 
 
-def _complete(config: ConfigDict, given: Mapping, codes: Sequence[str]) -> None:
+def _complete(config: ConfigDict, given: Mapping, codes: Sequence[str], untrained: Collection[str]) -> None:
     """Names languages in the order of the table's rows, by number if config.json has no names."""
     if config.model.languages:
         # JSON keys are strings: id2lang has "0", "1", ...

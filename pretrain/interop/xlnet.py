@@ -1,6 +1,6 @@
 """XLNet: `XLNetLMHeadModel`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -47,7 +47,7 @@ def _hf_fixed(given: Mapping) -> dict[str, tuple]:
     }
 
 
-def _complete(config: ConfigDict, given: Mapping, codes: Sequence[str]) -> None:
+def _complete(config: ConfigDict, given: Mapping, codes: Sequence[str], untrained: Collection[str]) -> None:
     """Accepts text without sentence marks and batches of a few lanes."""
     config.data.sentences = ""
     config.train.batch_size = 32

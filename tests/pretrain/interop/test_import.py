@@ -52,9 +52,10 @@ def test_import_refuses_configs(case, keys, key, refuses, tmp_path):
 def test_import_lists_weights(refuses, tmp_path):
     tensors = weights("bert")
     del tensors["bert.encoder.layer.1.output.dense.bias"]
-    tensors |= {"classifier.weight": np.zeros((2, 15), np.float32)}
+    tensors |= {"bert.encoder.layer.2.output.dense.bias": np.zeros(15, np.float32)}
     folder = hub.make(tmp_path / "theirs", "bert", tensors=tensors)
-    refuses(folder, "1 missing: bert.encoder.layer.1.output.dense.bias; 1 unexpected: classifier.weight")
+    missing = "1 missing: bert.encoder.layer.1.output.dense.bias"
+    refuses(folder, f"{missing}; 1 unexpected: bert.encoder.layer.2.output.dense.bias")
 
 
 @pytest.mark.parametrize(
