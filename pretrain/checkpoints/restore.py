@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import TypeVar
 
@@ -84,10 +84,15 @@ def is_good(folder: Path) -> bool:
     return bool(notes) and not notes.get(BAD)
 
 
-def warn_if_bad(folder: Path, notes: dict) -> None:
-    """Warns about a checkpoint with untrained modules, or saved after updates without a finite loss."""
-    if modules := notes.get(UNTRAINED):
-        say(f"warning: checkpoint {folder.name} in {folder.parent}: untrained, from the seed: {', '.join(modules)}")
+def warn_if_bad(folder: Path, notes: dict, read: Container[str] | None = None) -> None:
+    """Warns about a checkpoint with untrained modules, or saved after updates without a finite loss.
+
+    read: the modules that are used; None for all.
+    """
+    if modules := [name for name in notes.get(UNTRAINED, ()) if read is None or name in read]:
+        print_on_host0(
+            f"warning: checkpoint {folder.name} in {folder.parent}: {', '.join(modules)} untrained, from the seed"
+        )
     if bad := notes.get(BAD):
         print_on_host0(
             f"warning: checkpoint {folder.name} in {folder.parent} followed {bad} updates without a finite loss"
@@ -291,13 +296,16 @@ class Checkpoints:
                     raise
                 step = self.find(word)
 
-    def check_made_with(self, step: int, tokenizer, config) -> None:
-        """Raises UserError unless the checkpoint of `step` was made with `tokenizer` and this folder's `config`."""
+    def check_made_with(self, step: int, tokenizer, config, read: Container[str] | None = None) -> None:
+        """Raises UserError unless the checkpoint of `step` was made with `tokenizer` and this folder's `config`.
+
+        Warns about a bad checkpoint; `read` as in `warn_if_bad`.
+        """
         folder = self.workdir.checkpoint(step)
         data = read_data(folder)
         check_origin(folder, data, {"tokenizer": tokenizer.fingerprint})
         on_all_hosts(lambda: configs.check_unedited(str(self.workdir.path), config, saved_config(data)))
-        warn_if_bad(folder, data)
+        warn_if_bad(folder, data, read)
 
     def restore_params(self, step: int, shapes):
         """The parameters alone; optimizer state is neither read nor allocated."""

@@ -66,6 +66,7 @@ def export_folder(
     averaged = CheckpointAverage(checkpoints, average, report)
     weights = families.weight_map(family, section)
     shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in families.leaves(section).items()}
+    modules = {family.whole_path(path).partition("/")[0] for path in weights.leaves}
     architecture = family.architecture(config.model)
 
     # Called again with another step if training deletes a checkpoint while it is read.
@@ -73,7 +74,7 @@ def export_folder(
         if step == "latest" and number < config.train.steps and not restore.is_weights_only(run.checkpoint(number)):
             steps = f"{number:,} of {config.train.steps:,}"
             raise UserError(f"--step=latest: {run.path} is at step {steps}. Set --step={number}.")
-        checkpoints.check_made_with(number, tokenizer, config)
+        checkpoints.check_made_with(number, tokenizer, config, modules)
         steps, read = averaged.steps(number), averaged.reader(number, shapes)
         with new_folder(Path(target)) as folder:
             special = tokenizer_files.write(run.folders.tokenizer, tokenizer, folder, family, config.model.context)

@@ -20,6 +20,7 @@ transformers = pytest.importorskip("transformers", reason="parity with Hugging F
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("default")]
 
 TEXTS = ("A man is eating food.", "The  naïve café\tsold 1,234 croissants!", "word " * 200)
+FAST = ("AlbertModel", "BertForTokenClassification", "T5EncoderModel", "XLNetForSequenceClassification")
 TASKS = ("SequenceClassification", "TokenClassification", "QuestionAnswering")
 NO_HEAD = ("gpt2", "gpt", *hub.SEQUENCE)  # the token table is the head
 NO_POOLER = ("roberta", "xlm-roberta", "camembert")  # the base class has one, which pretraining does not read
@@ -47,7 +48,9 @@ CASES = {
 def classes():
     for name, (case, stacks) in CASES.items():
         usual = (f"{name}Model", *(f"{name}For{task}" for task in TASKS))
-        yield from ((kind, case) for kind in (*usual, *stacks) if hasattr(transformers, kind))
+        for kind in (*usual, *stacks):
+            if hasattr(transformers, kind):
+                yield pytest.param(kind, case, marks=[] if kind in FAST else pytest.mark.slow)
 
 
 def made(kind, case, folder):
