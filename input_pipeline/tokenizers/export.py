@@ -1,7 +1,8 @@
 """Export of a run's tokenizer: as a tokenizer.json, or as the files that one model's class reads.
 
-A tokenizer.json gives the same ids of the same text, with two exceptions: SentencePiece's letter for a space, U+2581,
-is read as a space, and the name of a special token as that token.
+An export gives the same ids of the same text, with two exceptions: SentencePiece's letter for a space, U+2581, is read
+as a space, and the name of a special token as that token, unless it is called with `split_special_tokens=True`. A
+tokenizer that would read other text otherwise is refused.
 """
 
 import re
@@ -23,13 +24,39 @@ TEXTS = ("$A", "$B")  # in a template
 END_OF_TEXT = "<|endoftext|>"  # names the end token of a tokenizer of bytes
 
 
-def sentencepiece_file(folder: Path) -> Path | None:
-    """The model file of a SentencePiece tokenizer that rewrites text, which only its own library reproduces."""
+def sentencepiece_model(folder: Path) -> tuple[bytes, dict[int, str]] | None:
+    """(model file, {id: special token}) of a SentencePiece tokenizer that rewrites text, which only its library does.
+
+    Errors: DataError if Transformers' class for the library gives other text.
+    """
     settings = read_settings(folder)
     if settings["kind"] != "sentencepiece":
         return None
     path = verified_file(folder, settings)
-    return None if sentencepiece.keeps_text(sentencepiece.read_proto(path)) else path
+    proto, special, sentinels = sentencepiece.read_pieces(path)
+    if sentencepiece.keeps_inner_text(proto):
+        return None
+    if reason := _undecodable(proto):
+        raise DataError(f"{path}: Transformers cannot decode {reason}. Train with another tokenizer to export.")
+    # mT5's sentinels begin with a space in the file.
+    tokens = {i: proto.pieces[i].piece.removeprefix(META_SPACE) for i in (*special.values(), *sentinels)}
+    tokens |= {
+        i: piece.piece for i, piece in enumerate(proto.pieces) if piece.type == PIECE.CONTROL and i not in tokens
+    }
+    tokens |= dict(enumerate(added_tokens(folder), len(proto.pieces)))
+    # As it is, unless a special token could be met in a text.
+    same = proto == sentencepiece.read_proto(path)
+    return path.read_bytes() if same else proto.SerializeToString(deterministic=True), tokens
+
+
+def _undecodable(proto) -> str:
+    """What `SentencePieceBackend` decodes otherwise: it joins pieces, and strips white space at both ends."""
+    if proto.trainer_spec.byte_fallback:
+        return "byte pieces of a model that rewrites text"
+    if not proto.normalizer_spec.remove_extra_whitespaces or proto.denormalizer_spec.precompiled_charsmap:
+        return "text of this model's normalizer"
+    spaces = any(letter.isspace() for piece in proto.pieces for letter in piece.piece)
+    return "white space other than U+2581 in pieces" if spaces else ""
 
 
 def class_files(folder: Path) -> dict[str, bytes]:
@@ -79,7 +106,7 @@ def _from_bytes():
 
 
 def _from_sentencepiece(path: Path):
-    """A SentencePiece model that keeps all text, as BPE or unigram with byte fallback."""
+    """A SentencePiece model that keeps all text, but for a space in front, as BPE or unigram with byte fallback."""
     parts, (proto, *_) = library(), sentencepiece.read_pieces(path)
     is_unigram, normal = proto.trainer_spec.model_type == TrainerSpec.UNIGRAM, _scores(proto)
     if reason := _inexpressible(proto, is_unigram, normal):
@@ -96,11 +123,14 @@ def _from_sentencepiece(path: Path):
         ids = {name: i for i, name in enumerate(names)}
         model = parts.models.BPE(ids, _merges(normal), unk_token=names[unknown], fuse_unk=True, byte_fallback=True)
     model = parts.Tokenizer(model)
-    model.normalizer = parts.normalizers.Replace(" ", META_SPACE)
+    prefixed = proto.normalizer_spec.add_dummy_prefix
+    normalizers, decoders = parts.normalizers, parts.decoders
+    steps = [normalizers.Prepend(META_SPACE)] * prefixed + [normalizers.Replace(" ", META_SPACE)]
+    model.normalizer = normalizers.Sequence(steps) if prefixed else steps[0]
     if is_unigram and ends:
         model.pre_tokenizer = parts.pre_tokenizers.Split(parts.Regex(f"[{re.escape(ends)}]"), "isolated")
-    decoders = parts.decoders
-    model.decoder = decoders.Sequence([decoders.Replace(META_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    steps = [decoders.Replace(META_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    model.decoder = decoders.Sequence(steps + [decoders.Strip(" ", 1, 0)] * prefixed)
     met = [piece.piece for piece in proto.pieces if piece.type == PIECE.USER_DEFINED]
     model.add_tokens([parts.AddedToken(name, normalized=True, special=False) for name in met])
     special = [piece.piece for piece in proto.pieces if piece.type in (PIECE.CONTROL, PIECE.UNKNOWN)]
@@ -118,12 +148,16 @@ def _inexpressible(proto, is_unigram: bool, normal: Mapping[str, float]) -> str:
     met = {piece.piece for piece in proto.pieces if piece.type == PIECE.USER_DEFINED}
     if any(piece.type == PIECE.UNUSED for piece in proto.pieces):
         return "unused pieces"
+    if met and proto.normalizer_spec.add_dummy_prefix:
+        return "user_defined_symbols next to add_dummy_prefix"
     if lacking := sorted({letter for name in normal for letter in name} - normal.keys() - met):
         return f"a piece with {lacking[0]!r}, which is no piece"
     if is_unigram:
         # SentencePiece adds scores in float32, tokenizer.json in float64: ties differ unless both sums are exact.
         exact = all(score % sentencepiece.SCORE_STEP == 0 for score in normal.values())
-        return "" if exact and not met else "user_defined_symbols of unigram" if met else "ties of these unigram scores"
+        if met or not exact:
+            return "user_defined_symbols of unigram" if met else "ties of these unigram scores"
+        return ""
     scores = [normal[name] for name in {left + right for left, right in _merges(normal)}]
     return "" if len(set(scores)) == len(scores) else "merges of equal score"
 

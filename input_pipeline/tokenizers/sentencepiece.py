@@ -63,14 +63,19 @@ def read_pieces(path: Path) -> tuple[ModelProto, dict[str, int], tuple[int, ...]
     return proto, special, sentinels
 
 
-def keeps_text(proto) -> bool:
+def keeps_text(proto: ModelProto) -> bool:
     """Whether any text survives the round trip through a model."""
+    return keeps_inner_text(proto) and not proto.normalizer_spec.add_dummy_prefix
+
+
+def keeps_inner_text(proto: ModelProto) -> bool:
+    """Whether any text survives, but for a space in front."""
     normalizer, trainer = proto.normalizer_spec, proto.trainer_spec
     # Escaped white space is U+2581 in pieces; without it spaces would separate words and be lost.
     return (
         trainer.byte_fallback
+        and not trainer.treat_whitespace_as_suffix
         and not normalizer.precompiled_charsmap
-        and not normalizer.add_dummy_prefix
         and not normalizer.remove_extra_whitespaces
         and normalizer.escape_whitespaces
     )
@@ -114,7 +119,7 @@ class RewritingSentencePiece(Rewriting):
 
     def __init__(self, proto, model: library.SentencePieceProcessor, *names):
         super().__init__(len(proto.pieces), *names)
-        self._model = model
+        self._model, self._strips = model, proto.normalizer_spec.remove_extra_whitespaces
         self.continues = np.array([p.type in TEXT and not p.piece.startswith(META_SPACE) for p in proto.pieces])
         self.texts = list(map(_bytes_of, proto.pieces))
 
@@ -122,7 +127,8 @@ class RewritingSentencePiece(Rewriting):
         return self._model.encode(text, out_type="numpy")
 
     def join(self, ids: list[int]) -> str:
-        return self._model.decode(ids)
+        text = self._model.decode([i for i in ids if i != self.special["unknown"]])
+        return text.strip() if self._strips else text  # a space before an unknown token may be left
 
 
 def train(texts: Iterable[str], vocab_size: int, algorithm: str, pieces: str) -> bytes:

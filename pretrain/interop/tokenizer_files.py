@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -22,9 +21,11 @@ ADDED_TOKENS = "added_tokens.json"  # {token: id}, next to an older vocabulary
 FILES = {
     "huggingface": (JSON,),
     "wordpiece": (JSON, "vocab.txt"),
-    "sentencepiece": ("spiece.model",),
+    "sentencepiece": ("spiece.model", "tokenizer.model"),  # T5's, and an export's
 } | {name: (kind.ready,) for name, kind in KINDS.items() if kind.ready}
 CLASSES = {"ctrl": "CTRLTokenizer", "xlm": "XLMTokenizer"}  # the only readers of these kinds
+# Templates of a text that Transformers' class for SentencePiece has.
+PATTERNS = {(): "none", (("$A", "end"),): "eos"}
 SENTINELS = 100  # of T5's tokenizers by default
 # BertTokenizer's settings and defaults; `strip_accents` follows `do_lower_case`.
 BERT_SETTINGS = {
@@ -229,14 +230,22 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
     if kind in ("sentencepiece", "bytes") and tokenizer.byte_lengths is not None:
         # Tokenizers trained here may lack padding: the unknown token pads, which no text contains, else the end.
         special.setdefault("pad", special.get("unknown", special["end"]))
-    if file := export.sentencepiece_file(source):
-        if "sentencepiece" not in family.tokenizers:
+    ids = {key: special[name] for key, name in family.special.items() if name in special}
+    if model := export.sentencepiece_model(source):
+        content, tokens = model
+        pattern = PATTERNS.get(family.template[:1])
+        if pattern is None:
             raise UserError(
                 f"{source}: {family.model_type} has no class for a SentencePiece model that rewrites text. "
                 "Use another tokenizer."
             )
-        shutil.copyfile(file, folder / FILES["sentencepiece"][0])
-        settings |= {"tokenizer_class": "T5Tokenizer", "extra_ids": len(tokenizer_store.added_tokens(source))}
+        workdir.write(folder / FILES["sentencepiece"][-1], content)
+        options = {"special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
+        settings |= {"tokenizer_class": "SentencePieceBackend", "special_tokens_pattern": pattern}
+        settings |= {key: tokens[i] for key, i in ids.items()}
+        settings["additional_special_tokens"] = [token for i, token in tokens.items() if i not in ids.values()]
+        settings["added_tokens_decoder"] = {i: {"content": token} | options for i, token in tokens.items()}
+        settings["extra_ids"] = len(tokenizer_store.added_tokens(source))
     elif kind in CLASSES:
         for name, content in export.class_files(source).items():
             workdir.write(folder / name, content)
@@ -244,7 +253,6 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
     else:
         model = export.tokenizer_json(source, *family.template)
         model.save(str(folder / JSON))
-        ids = {key: special[name] for key, name in family.special.items() if name in special}
         if "pad" in special:
             ids |= {"pad_token": special["pad"]}
         special |= _language(model, special)

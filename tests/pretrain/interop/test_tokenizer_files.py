@@ -163,7 +163,7 @@ def test_roles_by_settings(file, tmp_path):
     assert opened.special == {"end": end, "classifier": 1, "mask": 3, "pad": 4, "separator": 0}
 
 
-def test_spiece_that_rewrites_text_is_for_t5(tmp_path):
+def test_spiece_that_rewrites_text_stays_a_model(tmp_path):
     hub.spiece(tmp_path)
     hub.write_settings(tmp_path, extra_ids=None)
     assert tokenizer_files.section(tmp_path, ("sentencepiece",))["sentinels"] == 100
@@ -171,12 +171,13 @@ def test_spiece_that_rewrites_text_is_for_t5(tmp_path):
     settings = SETTINGS | {"path": str(tmp_path / "spiece.model"), "sentinels": 4}
     tokenizer_store.make_folder(source, settings, {}, 0.0, print)
     out.mkdir()
-    with pytest.raises(UserError):
-        write(source, out, "gpt2")
-    own, written, _ = write(source, out, "t5")
-    assert written["extra_ids"] == 4
-    assert (out / "spiece.model").read_bytes() == (tmp_path / "spiece.model").read_bytes()
-    assert pipeline.open_tokenizer(source).vocab_size == own.vocab_size
+    with pytest.raises(UserError, match="bert"):
+        write(source, out, "bert")
+    own, *_ = write(source, out, "t5")
+    assert (out / "tokenizer.model").read_bytes() == (tmp_path / "spiece.model").read_bytes()
+    section = tokenizer_files.section(out, families.FAMILIES["t5"].tokenizers)
+    back = tokenizer_store.make_folder(tmp_path / "back", SETTINGS | section, {}, 0.0, print)
+    assert back.fingerprint == own.fingerprint and back.sentinels == own.sentinels
 
 
 @pytest.mark.parametrize(("kind", "class_name"), [("ctrl", "CTRLTokenizer"), ("xlm", "XLMTokenizer")])
