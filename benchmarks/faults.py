@@ -8,6 +8,7 @@ the last checkpoint and every row of metrics must equal those of the undisturbed
 """
 
 import contextlib
+import csv
 import os
 import random
 import re
@@ -29,6 +30,7 @@ from absl import logging
 from benchmarks import report
 from benchmarks.soak import difference, leaves, truncate
 from launch.local import free_port, place
+from pretrain.metrics.writer import MACHINE
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 24
@@ -202,8 +204,14 @@ class Faults:
         return codes, error
 
 
-def read_metrics(workdir: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in sorted((workdir / "metrics").glob("*.csv"))}
+def read_metrics(workdir: Path) -> dict[str, list[dict[str, str]]]:
+    """Rows by file, without what measures the machine."""
+    found = {}
+    for path in sorted((workdir / "metrics").glob("*.csv")):
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        found[path.name] = [{name: value for name, value in row.items() if name not in MACHINE} for row in rows]
+    return found
 
 
 def start_at_random(faults: Faults, workdir: Path, rng: random.Random, last: int = STEPS - 4, **options) -> Job:

@@ -286,6 +286,7 @@ def base() -> dict:
             tensorboard=True,  # write <workdir>/metrics/tensorboard
             csv=True,  # write <workdir>/metrics/train.csv and validation.csv
             jsonl=True,  # write <workdir>/metrics/train.jsonl and validation.jsonl
+            wandb="",  # project of Weights & Biases to log to as well (extra wandb); empty means none
             profile=update_range(()),  # (first, last) update to trace into <workdir>/profile
             peak_flops=non_negative(0.0),  # the device's peak FLOP/s for MFU; 0 looks it up by name
         ),

@@ -27,6 +27,7 @@ from pretrain.workdir import FRESH_START, LOSS, POSITION, STATE, Workdir
 # Keys of the item `data`, beside `step`, `position` and the fingerprints of `tokenizer`, `text` and `teacher`.
 BAD = "bad_in_row"  # updates in a row, up to this step, without a finite loss or gradient; absent for none
 CONFIG = "config"  # the config it was made with
+TOKENS = "tokens"  # tokens read in training up to this step; absent in older checkpoints
 BEFORE = "before"  # step of the run's previous checkpoint; 0 for none
 WEIGHTS_ONLY = "weights_alone"  # true for parameters without optimizer state, such as imported ones
 UNTRAINED = "untrained"  # modules that an import found no weights for; absent for none

@@ -25,11 +25,15 @@ class Goodput:
 
     def __init__(self, path: Path | None, age: float, **about):
         self._file, self._mirror, self._last = None, None, 0.0
+        self._earlier, self._began = 0.0, time.monotonic() - age
         if path is None:
             return
         if io.is_remote(path):
             self._mirror = StoreMirror(path.parent)
             path = self._mirror.path / path.name
+        if path.exists():
+            before = summarize(path)
+            self._earlier = before["total"] - before["seconds"][IDLE]
         torn = path.exists() and not path.read_bytes().endswith(b"\n")
         self._file = path.open("a", buffering=1)  # every line reaches the kernel: kill -9 loses none
         if torn:
@@ -47,6 +51,10 @@ class Goodput:
             self._append({"time": time.time(), "update": step, "saved": saved, "seconds": rounded})
             if now and self._mirror:
                 self._mirror.upload()
+
+    def elapsed(self) -> float:
+        """Seconds of all starts up to now, without the time between them."""
+        return self._earlier + time.monotonic() - self._began
 
     def _append(self, row: dict) -> None:
         self._file.write(json.dumps(row) + "\n")

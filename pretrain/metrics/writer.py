@@ -1,7 +1,7 @@
 """Metrics on disk: one CSV and one JSONL file per split, and TensorBoard events.
 
 Rows are keyed by split and step. A run that is restored at step s first drops every later row, so that the files of a
-resumed run equal those of an uninterrupted one.
+resumed run equal those of an uninterrupted one, but for the columns of `MACHINE`.
 """
 
 import csv
@@ -18,6 +18,8 @@ from pretrain.errors import UserError
 from pretrain.metrics.tables import one_line
 
 SPLITS = ("train", "validation")  # other files in the folder are the user's
+# Columns of training that measure the machine: a run that is repeated has others.
+MACHINE = ("seconds", "tokens_per_second", "data_wait", "mfu", "device_peak_bytes", "host_peak_bytes")
 Number = int | float
 Row = dict[str, Number | str | None]  # `step` and the metrics
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax
 
 from pretrain.checkpoints.manager import CheckpointManager
-from pretrain.checkpoints.restore import CONFIG
+from pretrain.checkpoints.restore import CONFIG, TOKENS
 from pretrain.distributed.init import process_age
 from pretrain.distributed.shutdown import PREEMPTED, shutdown
 from pretrain.errors import UserError
@@ -16,11 +16,12 @@ from pretrain.evaluation.evaluation import format_measure
 from pretrain.losses import compute_terms
 from pretrain.metrics.goodput import Goodput
 from pretrain.metrics.progress import Ledger, Progress, open_null
+from pretrain.metrics.wandb_run import WandbRun
 from pretrain.metrics.writer import MetricWriter
 from pretrain.training.evaluator import Evaluator
 from pretrain.training.replica_check import ReplicaCheck
 from pretrain.training.startup import RunParts, report_measure, restore_or_init
-from pretrain.training.throughput import Profiler, Throughput
+from pretrain.training.throughput import Profiler, Throughput, peak_memory
 
 
 class RewindError(Exception):
@@ -62,6 +63,8 @@ class Loop:
         self.first_step = self.step
         self.new_measure = report_measure(run, checkpoints, self.step, report)
         self.writer = self.open_writer()
+        logs_online = config.log.wandb and jax.process_index() == 0
+        self.wandb = WandbRun(config, str(checkpoints.workdir.path)) if logs_online else None
         output = open_null() if jax.process_index() else None
         self.progress = Progress(self.steps, self.step, config.name, output, config.log.seconds)
         self.throughput = Throughput(run.spec, config.data.length, config.log.peak_flops, ledger)
@@ -141,6 +144,7 @@ class Loop:
         # float() waits for the device, which is busy with the next step meanwhile.
         values = jax.tree.map(float, metrics)
         self.throughput.count(values["read"], seconds)
+        self.tokens += int(values["read"])
         self.bad_in_row = int(values["bad_in_row"])
         self.last_good_step = max(self.last_good_step, step - self.bad_in_row)
         if self.bad_in_row:
@@ -150,11 +154,13 @@ class Loop:
         if step % self.config.log.every == 0 or step == self.steps:
             row = compute_terms(self.spec.objective, values["sums"], values["counts"])
             row |= {name: values[name] for name in ("learning_rate", "grad_norm", "bad_total")}
-            self.writer.write("train", step, row)
+            row |= {"tokens_seen": self.tokens, "seconds": self.goodput.elapsed()}
+            row |= self.throughput.read() | peak_memory()
+            self.write("train", step, row)
             with self.ledger.spend("save"):
                 self.checkpoints.check()
             self.goodput.add(step, self.ledger.seconds(), self.checkpoints.newest, now=False)
-            self.progress.update(step, row | self.throughput.read())
+            self.progress.update(step, row)
         # After the row is written: rewinding cuts it off again, and readers see why.
         if self.bad_in_row and self.rewinding:
             raise RewindError(position - 1)
@@ -213,7 +219,7 @@ class Loop:
         if scores is None:
             return False
         shown, row = scores
-        self.writer.write("validation", self.step, row)
+        self.write("validation", self.step, row)
         self.progress.note(f"step {self.step}: validation {', '.join(format_measure(*item) for item in shown.items())}")
         return True
 
@@ -223,7 +229,7 @@ class Loop:
         self.write_goodput()
         with self.ledger.spend("save"):
             state = self.spec.to_checkpoint(self.state)
-            origin = self.parts.origin | {CONFIG: self.config.to_dict()}
+            origin = self.parts.origin | {CONFIG: self.config.to_dict(), TOKENS: self.tokens}
             metrics = self.evaluator.checkpoint_metrics(self.step)
             # Metrics up to this step are on disk before the checkpoint, so a killed run lacks none.
             self.writer.flush()
@@ -270,10 +276,16 @@ class Loop:
     def restore(self, report) -> None:
         """Set state, step and data position: from the newest whole checkpoint, or the beginning."""
         restored = restore_or_init(self.parts, self.checkpoints, self.weights, self.ledger, report)
-        self.state, self.step, self.position = restored
+        self.state, self.step, self.position, self.tokens = restored
         self.ledger.update = self.step
         # Under pmap there is a copy for each device.
         self.bad_in_row = int(self.state.bad_in_row.addressable_data(0).max())
+
+    def write(self, split: str, step: int, row: dict) -> None:
+        """Write a row of metrics wherever the config says."""
+        self.writer.write(split, step, row)
+        if self.wandb:
+            self.wandb.write(split, step, row)
 
     def open_writer(self) -> MetricWriter:
         """Metric files cut back to the current step; process 0 alone writes them."""
@@ -287,5 +299,6 @@ class Loop:
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # each is closed even if another fails, the last first
             closes = (self.progress.close, self.writer.close, self.profiler.close, self.goodput.close)
+            closes = (self.wandb.close, *closes) if self.wandb else closes
             for close in (*closes, self.write_goodput, self.batches.close):
                 stack.callback(close)

@@ -141,13 +141,12 @@ def describe_start(run: RunParts, workdir: str) -> str:
     """One line on what a run trains, and on what: devices, mesh, parameters, tokens, steps, work folder."""
     train, shape = run.config.train, run.spec.layout.mesh.shape
     mesh = " ".join(f"{axis}={size}" for axis, size in shape.items() if size > 1) or "data=1"
-    tokens = train.batch_size * tokens_of_row(run.spec, run.config.data.length)
     epochs = train.steps * train.batch_size / run.corpus.rows_per_epoch
     parts = [
         f"devices {describe_devices(jax.devices())}",
         f"mesh {mesh}",
         f"params {amount(sum(leaf.size for leaf in jax.tree.leaves(run.spec.param_shapes)))}",
-        f"tokens/step {tokens:,}",
+        f"tokens/step {tokens_per_step(run):,}",
         f"steps {train.steps:,} ({epochs:.3g} epochs)",
         f"workdir {workdir}",
     ]
@@ -155,7 +154,7 @@ def describe_start(run: RunParts, workdir: str) -> str:
 
 
 def restore_or_init(run: RunParts, checkpoints: CheckpointManager, weights: Weights | None, ledger: Ledger, report):
-    """(state, step, position in the data): of the newest whole checkpoint, else of step 0."""
+    """(state, step, position in the data, tokens read): of the newest whole checkpoint, else of step 0."""
     spec, steps = run.spec, run.config.train.steps
     shapes = spec.checkpoint_shapes(run.config.train.batch_size)
     with ledger.spend("restore"):
@@ -165,12 +164,19 @@ def restore_or_init(run: RunParts, checkpoints: CheckpointManager, weights: Weig
             # Held out by document, so the share of tokens is only about data.holdout.
             share, tokens = run.config.data.holdout, run.corpus.stream("validation").tokens
             report(f"{share:.3g} of data.train ({tokens:,} tokens) is held out for validation (config.data.holdout)")
-        return _init(run, weights, report), 0, 0
+        return _init(run, weights, report), 0, 0, 0
     state, data = restored
     step = data["step"]
     done = f"all {step} steps are done (raise --config.train.steps to continue)"
     report(f"restored checkpoint {step}, {done if step >= steps else f'continuing at step {step + 1}/{steps}'}")
-    return spec.from_checkpoint(state), step, data["position"]
+    # Older checkpoints have no count: their rows are taken as full.
+    full = data["position"] * tokens_per_step(run)
+    return spec.from_checkpoint(state), step, data["position"], data.get(restore.TOKENS, full)
+
+
+def tokens_per_step(run: RunParts) -> int:
+    """Tokens that the model reads of a batch of full rows."""
+    return run.config.train.batch_size * tokens_of_row(run.spec, run.config.data.length)
 
 
 def _init(run: RunParts, weights: Weights | None, report):

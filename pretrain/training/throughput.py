@@ -1,5 +1,7 @@
 """How fast training goes: rates of every line of the log, and a trace of some steps."""
 
+import resource
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -57,6 +59,14 @@ class Throughput:
             rates["mfu"] = rates["tokens_per_second"] * self._flops / (self._peak * jax.device_count())
         self._since, self._tokens = now, 0.0
         return rates
+
+
+def peak_memory() -> dict[str, int]:
+    """Most bytes so far: `host_peak_bytes` of this process, and `device_peak_bytes` of its fullest device if known."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    found = {"host_peak_bytes": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+    used = [stats["peak_bytes_in_use"] for device in jax.local_devices() if (stats := device.memory_stats())]
+    return found | ({"device_peak_bytes": max(used)} if used else {})
 
 
 def _training_seconds(seconds: dict[str, float]) -> float:

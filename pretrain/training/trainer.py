@@ -15,6 +15,7 @@ from pretrain.distributed.heartbeat import Watchdog
 from pretrain.distributed.init import print_on_host0
 from pretrain.distributed.lock import check_shared, hold_workdir
 from pretrain.metrics.progress import Ledger
+from pretrain.metrics.wandb_run import load_wandb
 from pretrain.training.loop import Loop, RewindError
 from pretrain.training.startup import (
     build_run,
@@ -36,6 +37,8 @@ def train(config, workdir: str, fresh: str = "", sources=None) -> int:
     """
     ledger = Ledger()
     check_local_folder(config, workdir, fresh)
+    if config.log.wandb:
+        load_wandb(config.log.wandb)  # asked for now: a missing package is no surprise after hours of tokenizing
     with contextlib.ExitStack() as stack:
         # Opened first: waiting for the lock, a store or another process can hang too.
         stack.enter_context(contextlib.closing(Watchdog(config.train.patience, ledger)))

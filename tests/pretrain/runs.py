@@ -1,5 +1,7 @@
 """Small real runs of the real program, and what they leave behind, for tests of resuming and of several processes."""
 
+import csv
+import json
 import os
 import re
 import signal
@@ -15,6 +17,7 @@ import pytest
 from launch.local import free_port
 from pretrain.cli import main
 from pretrain.distributed.shutdown import SIGNALS
+from pretrain.metrics.writer import MACHINE
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 24
@@ -131,3 +134,10 @@ def assert_same_leaves(a, b, least=31):
     assert len(a) >= least
     for name in a:
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def rows(path):
+    """Rows of a CSV or JSONL file of metrics, without what measures the machine."""
+    with path.open(newline="") as file:
+        found = list(csv.DictReader(file) if path.suffix == ".csv" else map(json.loads, file))
+    return [{name: value for name, value in row.items() if name not in MACHINE} for row in found]

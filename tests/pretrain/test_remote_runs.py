@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from runs import ROOT, assert_same_leaves, command, environment, launched, leaves, train, train_here
+from runs import ROOT, assert_same_leaves, command, environment, launched, leaves, rows, train, train_here
 
 from input_pipeline.io import files_below, open_path
 from pretrain.cli import main
@@ -44,7 +44,7 @@ def assert_same_run(run, on_disk, tmp_path, splits=("train", "validation")):
     copy = download(run, tmp_path / "copy")
     assert_same_leaves(leaves(copy, 8), leaves(on_disk, 8))
     for name in (f"{split}{suffix}" for split in splits for suffix in (".csv", ".jsonl")):
-        assert (copy / "metrics" / name).read_bytes() == (on_disk / "metrics" / name).read_bytes()
+        assert rows(copy / "metrics" / name) == rows(on_disk / "metrics" / name)
 
 
 def test_run_stopped_resumes(run, text, on_disk, tmp_path, capsys):

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, train, train_here
+from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, rows, train, train_here
 
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.workdir import Workdir
@@ -38,7 +38,11 @@ def test_resume_is_bit_exact(whole, copy, text):
     assert "done: 24 steps (12 in this start) in " in done.stderr
     assert_same_leaves(leaves(workdir), leaves(whole))
     for name in ("train.csv", "train.jsonl", "validation.csv"):
-        assert (workdir / "metrics" / name).read_text() == (whole / "metrics" / name).read_text()
+        assert rows(workdir / "metrics" / name) == rows(whole / "metrics" / name)
+    found = [json.loads(line) for line in (workdir / "metrics" / "train.jsonl").read_text().splitlines()]
+    assert [row["tokens_seen"] for row in found] == [512 * step for step in range(1, 25)]
+    seconds = [row["seconds"] for row in found]
+    assert seconds == sorted(seconds) and all(row["host_peak_bytes"] > 1e8 for row in found)
 
 
 @pytest.mark.slow
