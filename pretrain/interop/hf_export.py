@@ -95,6 +95,7 @@ def export_folder(
                 entries=tokenizer.vocab_size,
                 steps=steps,
                 part=part,
+                modules=modules,
             )
             write(folder / model_card.FILE, card.render().encode(errors="backslashreplace"))
 

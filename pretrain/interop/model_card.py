@@ -6,7 +6,7 @@ Its front matter is for Hugging Face's Hub (https://huggingface.co/docs/hub/mode
 import dataclasses
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ml_collections import ConfigDict
 
@@ -43,6 +43,7 @@ class ModelCard:
     entries: int  # of the tokenizer
     steps: Sequence[int]
     part: str = ""  # of a model that is several in Hugging Face
+    modules: Container[str] = ()  # in the folder
 
     def render(self) -> str:
         """The text of the card."""
@@ -72,7 +73,10 @@ class ModelCard:
         entries = f"Its tokenizer has {self.entries:,} entries."
         model = f"A {_code(self.architecture)} of {self.parameters:,} parameters: {part}{_code(self.config.name)}"
         if self.untrained:
-            return f"{model}, imported weights that no update of Longhaul has changed. {entries}\n"
+            notes = restore.read_notes(self.run.checkpoint(self.steps[-1]))
+            random = ", ".join(_code(name) for name in notes.get(restore.UNTRAINED, ()) if name in self.modules)
+            random = f" **Untrained, drawn from the seed:** {random}." if random else ""
+            return f"{model}, imported weights that no update of Longhaul has changed. {entries}{random}\n"
         mean = "the mean of the weights after" if len(self.steps) > 1 else "after"
         steps = f"{mean} {' and '.join(f'{step:,}' for step in self.steps)} of {self.config.train.steps:,} updates"
         imported = restore.is_weights_only(self.run.checkpoint(params_only.STEP))

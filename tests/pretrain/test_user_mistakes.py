@@ -56,6 +56,7 @@ COMMAND_LINES = [
     (["plan", TINY], "--topology"),
     (["import", "--workdir=NEW"], "--folder"),
     (["export", "--workdir=RUN"], "--folder"),
+    (["export", "--workdir=RUN", "--folder=NEW", "--part=head"], "--part"),
     (["describe", "--config=configs/gpt33.py"], "configs/gpt3.py"),
     (["describe", "--config=configs/gpt2.py:huge"], "medium"),
     (["describe", TINY, "--config.train.stps=3"], "config.train.steps"),

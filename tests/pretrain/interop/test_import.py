@@ -1,20 +1,25 @@
 """Folders that import refuses, and older or split files that it reads."""
 
+import functools
 import json
 
 import hub
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
 import tokenizers
+from flax import linen as nn
 from runs import leaves
 from safetensors.numpy import save_file
 
+import pretrain
 from pretrain.errors import UserError
 from pretrain.interop import safetensors_io
 from pretrain.interop.config_map import ignored_settings
 from pretrain.interop.hf_export import export_folder
 from pretrain.interop.hf_import import import_folder
+from pretrain.step.train_step import init_params
 
 
 def weights(case):
@@ -130,6 +135,60 @@ def test_import_older_names_of_norms(imported, tmp_path):
     import_folder(str(hub.make(tmp_path / "theirs", "bert", tensors=older)), str(tmp_path / "run"))
     one, other = (leaves(run, 0) for run in (tmp_path / "run", imported("bert")[1]))
     assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def headless(prefix="bert."):
+    """Weights of a fine-tuned BERT, whose encoder has another prefix."""
+    kept = {name: array for name, array in weights("bert").items() if name.startswith("bert.")}
+    kept = {name.replace("bert.", prefix, 1): array for name, array in kept.items()}
+    return kept | {"classifier.weight": np.ones((2, 15), np.float32), "classifier.bias": np.ones(2, np.float32)}
+
+
+@pytest.mark.parametrize("prefix", ["", "bert.", "module.bert.", "encoder.model."])
+def test_import_without_pretraining_heads(prefix, imported, capsys, tmp_path):
+    lines, folder = [], hub.make(tmp_path / "theirs", "bert", tensors=headless(prefix))
+    config = import_folder(str(folder), str(tmp_path / "run"), lines.append)
+    assert config.model.pair_head and not config.objective.next_sentence  # the pooler is kept, its head is untrained
+    assert any("classifier.weight" in line for line in lines)
+    untrained = "head_bias, pairs, transform, transform_norm"
+    assert any(untrained in line for line in lines)
+    run, other = pretrain.open(tmp_path / "run"), pretrain.open(imported("bert")[1])
+    assert untrained in capsys.readouterr().err
+    tokens, ours, theirs = hub.batch(67)["read"], run.variables["params"], other.variables["params"]
+    hidden = [one.model.apply(one.variables, tokens).hidden for one in (run, other)]
+    np.testing.assert_array_equal(*hidden)
+    initial = init_params(run.model, jax.random.split(jax.random.key(config.seed))[0])
+    for name in untrained.split(", "):
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-6)  # one is compiled
+        jax.tree.map(close, ours[name], nn.unbox(initial)[name])
+        assert np.any(jax.tree.leaves(ours[name])[-1] != jax.tree.leaves(theirs[name])[-1])
+    export_folder(str(tmp_path / "run"), str(tmp_path / "back"), part="base", report=lines.append)
+    assert "untrained" not in capsys.readouterr().err
+    assert "Untrained" not in (tmp_path / "back" / "README.md").read_text()
+    before = {name.removeprefix(prefix): array for name, array in headless(prefix).items() if "classifier" not in name}
+    after = safetensors_io.Tensors(tmp_path / "back")
+    assert after.shapes.keys() == before.keys()
+    for name, array in before.items():
+        np.testing.assert_array_equal(after.read(name), array, err_msg=name)
+    export_folder(str(tmp_path / "run"), str(tmp_path / "whole"))
+    assert "`pairs`, `transform`" in (tmp_path / "whole" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("change", ["part of a head", "two models", "adapter", "no layer"])
+def test_import_refuses_a_part_of_a_head_or_of_a_base(change, refuses, tmp_path):
+    tensors = weights("bert") if change == "part of a head" else headless()
+    name = "bert.encoder.layer.1.output.dense.bias"
+    if change == "part of a head":
+        name = "cls.predictions.transform.dense.bias"
+    if change in ("part of a head", "no layer"):
+        del tensors[name]
+    if change == "two models":
+        name = "other.embeddings.word_embeddings.weight"
+        tensors[name] = tensors["bert.embeddings.word_embeddings.weight"]
+    if change == "adapter":
+        name = "bert.encoder.layer.1.output.adapter.up.weight"
+        tensors[name] = np.ones((15, 2), np.float32)
+    refuses(hub.make(tmp_path / "theirs", "bert", tensors=tensors), name)
 
 
 def test_import_skips_an_unused_pooler(tmp_path):

@@ -24,6 +24,11 @@ TRAIN += ["--config.log.tensorboard=false", "--config.data.holdout=0.2"]
 STILL = [*TRAIN, "--config.schedule.peak=0", "--config.train.steps=1"]
 
 
+SIZES = {"layers": 2, "width": 15, "heads": 3, "ff": 29, "context": 23, "vocab_size": 67}
+SINGLE = ["--config.tokenizer.path=", "--config.objective.next_sentence=False", "--config.data.layout=packed"]
+SINGLE += ["--config.data.sentences="]
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     """A file of documents."""
@@ -58,6 +63,29 @@ def test_training_starts_with_imported_weights(copied, text, signals, capsys, tm
     assert scored["step"] == 0 and 0 < scored["loss"] < 30
     assert pretrain.to_huggingface(workdir, tmp_path / "back") == 1
     assert "Training began with imported weights." in (tmp_path / "back/README.md").read_text()
+
+
+@pytest.mark.slow
+def test_untrained_heads_are_named_until_they_are_trained(text, signals, capsys, tmp_path):
+    tensors = hub.weights(hub.answers()["bert"]["shapes"])
+    tensors = {name: array for name, array in tensors.items() if not name.startswith("cls.")}
+    folder, source = hub.make(tmp_path / "theirs", "bert", tensors=tensors), f"text:{text}?document=blank_line"
+    workdir, data = f"--workdir={tmp_path / 'run'}", [f"--config.data.train={source}", "--config.data.length=16"]
+    data.append("--config.objective.whole_words=False")
+
+    def printed(*words):
+        code, output = main([*words]), capsys.readouterr()
+        assert code == 0, output.err
+        return output.out + output.err
+
+    assert "pairs" in printed("import", f"--folder={folder}", workdir)
+    untrained = "head_bias, pairs, transform, transform_norm untrained"
+    assert untrained in printed("evaluate", workdir, f"--data={source}")
+    other = [f"--workdir={tmp_path / 'next'}", f"--config.train.start_from={tmp_path / 'run'}"]
+    model = [f"--config.model.{name}={size}" for name, size in SIZES.items()]
+    assert untrained in printed("train", "--config=configs/bert.py", *other, *model, *data, *SINGLE, *STILL)
+    assert untrained in printed("train", workdir, *data, *STILL)
+    assert untrained not in printed("evaluate", workdir, f"--data={source}")
 
 
 def test_training_refuses_another_model(copied, text, signals, capsys):
