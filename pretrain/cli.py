@@ -28,6 +28,7 @@ from pretrain.commands.arguments import (
     Import,
     Plan,
     Prepare,
+    Runs,
     Train,
     flagged,
 )
@@ -42,6 +43,7 @@ FORMS = (
     (Describe,),
     (Plan,),
     (Goodput,),
+    (Runs,),
     (Prepare,),
     (Import,),
     (Export,),
@@ -106,12 +108,12 @@ def parse(argv: Sequence[str]) -> Arguments | None:
         raise UserError(f"--{error.flagname}: no such flag of `pretrain {name}`{meant}") from error
     except (flags.Error, ValueError) as error:
         raise UserError(f"{str(error).removeprefix('flag ').rstrip('.')}. See `pretrain {name} --help`.") from error
-    if extra:
+    if extra and not forms[0].words:
         raise UserError(f"{extra[0]}: not a flag. See `pretrain {name} --help`.")
-    return _arguments(forms, values, spec, overrides)
+    return _arguments(forms, values, spec, overrides, extra)
 
 
-def _arguments(forms, values: flags.FlagValues, spec: str | None, overrides) -> Arguments:
+def _arguments(forms, values: flags.FlagValues, spec: str | None, overrides, words) -> Arguments:
     """Builds a command's arguments from its flags."""
     form = next((other for other in forms[1:] if values[other.__name__.lower()].value), forms[0])
     fields, present = {field.name for field in flagged(form)}, [name for name in values if values[name].present]
@@ -128,6 +130,8 @@ def _arguments(forms, values: flags.FlagValues, spec: str | None, overrides) -> 
         raise UserError("--config: this command reads the config of its --workdir. Leave it out.")
     if takes_config or form.section:
         given["overrides"] = tuple(overrides)
+    if form.words:
+        given["folders"] = tuple(words)
     return form(**given)
 
 
@@ -173,7 +177,12 @@ def overview() -> str:
 def usage(name: str) -> str:
     """The text of `pretrain COMMAND --help`."""
     forms = COMMANDS[name]
-    rows = [f"usage: pretrain {name} [flags]", "", forms[0].__doc__.splitlines()[0], ""]
+    rows = [
+        f"usage: pretrain {name} {forms[0].words} [flags]".replace("  ", " "),
+        "",
+        forms[0].__doc__.splitlines()[0],
+        "",
+    ]
     if issubclass(forms[0], ConfigArguments):
         rows.append("  --config=PATH[:VARIANT]   recipe, such as configs/gpt2.py:medium (default: that of --workdir,")
         rows.append("                            else configs/quickstart.py)")

@@ -61,7 +61,7 @@ FLOORS = {
         {"__main__"},
         {"cli"},
         {"commands"},
-        {"interop"},
+        {"interop", "report"},
         {"training"},
         {"run"},
         {"evaluation"},

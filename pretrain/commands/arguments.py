@@ -43,6 +43,7 @@ class Arguments:
 
     section: ClassVar[str] = ""  # the section of the work folder's config whose keys `overrides` may set
     exclusive: ClassVar[tuple[str, ...]] = ()  # two flags that cannot both have a value
+    words: ClassVar[str] = ""  # usage of the words besides flags, which are `folders`; empty: none allowed
     only_with: ClassVar[str] = ""  # remedy for a flag that belongs to the command's other form
 
     def __post_init__(self):
@@ -212,6 +213,16 @@ class Describe(ConfigOrRunArguments):
 class Goodput(RunArguments):
     """Prints where the time of a run went, over all its starts."""
 
+    format: str = how_printed()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Runs(Arguments):
+    """Prints a table of the runs below a folder: step, loss, speed, state, last seen."""
+
+    words: ClassVar[str] = "DIR ..."
+
+    folders: tuple[str, ...] = ()  # empty: runs/
     format: str = how_printed()
 
 

@@ -26,7 +26,7 @@ def hold_workdir(workdir: str, command: str, report: Callable[[str], None], *, q
     `queue` waits for a process that runs the same command. Errors: UserError, if another process holds the folder.
     """
     here = Workdir(workdir)
-    wait = queue and _read_holder(here).get("command") == command
+    wait = queue and read_holder(here).get("command") == command
     # In a store only silence shows that a holder is dead, so a refusal there takes as long.
     timeout = -1 if wait else 1.5 * io.STALE if here.remote else 0
     with contextlib.ExitStack() as stack:
@@ -48,10 +48,10 @@ def hold_workdir(workdir: str, command: str, report: Callable[[str], None], *, q
 def check_shared(workdir: str) -> None:
     """Raises UserError in every process of a run unless all see the note that process 0 wrote: it is one folder."""
     here, until = Workdir(workdir), time.monotonic() + VISIBLE
-    expected = allgather_json(_read_holder(here))[0]
-    while _read_holder(here) != expected and time.monotonic() < until:
+    expected = allgather_json(read_holder(here))[0]
+    while read_holder(here) != expected and time.monotonic() < until:
         time.sleep(0.2)
-    seen = allgather_json(_read_holder(here) == expected)
+    seen = allgather_json(read_holder(here) == expected)
     if not all(seen):
         index = seen.index(False)
         raise UserError(f"--workdir={workdir}: process {index} sees another folder. Use a shared one.")
@@ -61,7 +61,7 @@ def _note(here: Workdir):
     return here.path / "lock.json"
 
 
-def _read_holder(here: Workdir) -> dict:
+def read_holder(here: Workdir) -> dict:
     """The note of the process that holds the folder; empty if there is none."""
     try:
         return json.loads(_note(here).read_bytes())
@@ -71,7 +71,7 @@ def _read_holder(here: Workdir) -> dict:
 
 def _describe(here: Workdir) -> str:
     """The holder's command, host and process, as far as its note is there."""
-    holder = _read_holder(here)
+    holder = read_holder(here)
     if not holder:
         return "another process"
     return f"`pretrain {holder['command']}` on {holder['host']}, process {holder['process']}, since {holder['since']}"

@@ -51,6 +51,7 @@ COMMAND_LINES = [
     (["generate", "--workdir=RUN", "--prompt=a", "--max_tokens=100"], "max_tokens"),
     (["generate", "--workdir=RUN", "--prompt_file=/nowhere"], "--prompt_file"),
     (["goodput", "--workdir=NEW"], "--workdir"),
+    (["runs", "/nowhere"], "/nowhere"),
     (["describe", "--workdir=/nowhere"], "/nowhere"),
     (["describe", TINY, "--workdir=RUN"], "--workdir"),
     (["plan", TINY], "--topology"),

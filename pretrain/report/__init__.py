@@ -1,0 +1,1 @@
+"""What work folders hold, read while a run trains or after it, and a page about it."""
