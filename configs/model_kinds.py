@@ -3,7 +3,7 @@
 Each section is splatted into its Flax module, `Decoder(**config.model)`. `configs/common.py` has all other sections.
 """
 
-from configs.ranges import count, counts, non_negative, positive, rate, real, section, share
+from configs.ranges import count, counts, non_negative, positive, positives, rate, real, section, share
 
 
 @section
@@ -22,17 +22,22 @@ def decoder() -> dict:
         ff=count(3072),  # F, hidden size of the feed-forward block
         activation="gelu_tanh",  # gelu_tanh, gelu_erf, gelu_sigmoid, relu, silu; with "gated_" before it, gated
         norm="layer",  # layer or rms
+        norm_offset=real(0.0),  # added to norm gains (Gemma: 1, with norm_init_mean=0)
         norm_epsilon=positive(1e-5),  # added to the variance
         final_norm_epsilon=non_negative(0.0),  # the same in the norm after the last layer; 0 means norm_epsilon
         placement="pre",  # of norms: pre, post, or replace (the normalised value becomes the residual)
         positions="learned",  # learned, sinusoid, sinusoid_concatenated (sines, then cosines), rotary, factorised, none
         position_axes=counts(()),  # factorised positions: sizes of the axes, the last varying fastest; a table for each
+        rope_theta=positive(10_000.0),  # rotary positions: a pair of features i turns by theta^(-2i / H) a token
+        rope_scaling=positives(()),  # rotary: (factor,) of linear scaling; Llama 3.1: (factor, low, high, old context)
         scale_embedding=False,  # multiply token embeddings by sqrt(width)
         start_row=False,  # one more row in the token table, of a start symbol that is never predicted
         bidirectional=False,  # every token sees all of its row, for masked objectives (hands-on model)
         attention=("dense",),  # attention pattern of each layer in turn; their number divides `layers`
         attention_path="auto",  # backend: auto, reference, xla, chunked, sparse, cudnn, triton, splash
         attention_bias=True,  # biases on query, key, value and output projections
+        output_bias=True,  # with attention_bias, one on the output projection too (Qwen2: none)
+        qk_norm=False,  # a norm of each head's query and key, before rotation (Qwen3)
         ff_bias=True,  # biases in the feed-forward block
         tied_head=True,  # output projection is the token table, transposed
         head_bias=False,  # bias on the logits

@@ -81,6 +81,10 @@ def _mistakes(f: SimpleNamespace) -> Iterator[tuple[str, str]]:
         case "decoder":
             if f.kv_heads and f.heads % f.kv_heads:
                 yield "kv_heads", f"does not divide heads={f.heads}. Use a divisor, or 0."
+            if f.rope_scaling and (f.positions != "rotary" or len(f.rope_scaling) not in (1, 4)):
+                yield "rope_scaling", "needs model.positions=rotary and one number or four. Set it to ()."
+            if len(f.rope_scaling) == 4 and f.rope_scaling[1] >= f.rope_scaling[2]:
+                yield "rope_scaling", "its second number is not below its third. Swap them."
             if f.positions == "factorised" and math.prod(f.position_axes) != f.context:
                 yield "position_axes", f"their product is not model.context={f.context}. Change them."
         case "recurrent":

@@ -1,4 +1,7 @@
-"""Decoder-only language models: GPT, GPT-2, CTRL, Sparse Transformer (Radford et al. 2018, 2019; Child et al. 2019)."""
+"""Decoder-only language models: GPT, GPT-2, CTRL, Sparse Transformer (Radford et al. 2018, 2019; Child et al. 2019).
+
+Llama (Touvron et al. 2023), Mistral, Qwen and Gemma are the same network with other fields (`configs/llama.py`).
+"""
 
 import functools
 import math
@@ -33,15 +36,20 @@ class Decoder(Model):
     head_size: int
     query_size: int
     norm: str
+    norm_offset: float
     final_norm_epsilon: float
     placement: str
     positions: str
     position_axes: tuple[int, ...]
+    rope_theta: float
+    rope_scaling: tuple[float, ...]
     scale_embedding: bool
     start_row: bool
     bidirectional: bool
     attention: tuple[str, ...]
     attention_bias: bool
+    output_bias: bool
+    qk_norm: bool
     ff_bias: bool
     tied_head: bool
     head_bias: bool
@@ -169,8 +177,8 @@ class Decoder(Model):
                 positions = positions // len(table)
         return x.astype(self.dtype)
 
-    def _norm(self, epsilon: float):
-        gains = self.norm_init_mean, self.norm_init_std
+    def _norm(self, epsilon: float, axis: str = "embed"):
+        gains = self.norm_init_mean, self.norm_init_std, self.norm_offset, axis
         return functools.partial(Norm, self.norm, epsilon, self.dtype, self.param_dtype, *gains)
 
     def _std(self, inputs: int, residual: bool = False) -> float:
@@ -189,7 +197,11 @@ class Decoder(Model):
             query_size=self.query_size,
             pattern=parse_pattern(pattern),
             rotary=self.positions == "rotary",
+            rope_theta=self.rope_theta,
+            rope_scaling=self.rope_scaling,
+            qk_norm=self._norm(self.norm_epsilon, "head_size") if self.qk_norm else None,
             bias=self.attention_bias,
+            output_bias=self.output_bias,
             dropout=self.dropout_attention,
             std=std,
             query_std=std,

@@ -30,10 +30,30 @@ def lookup(table: jax.Array, ids: jax.Array) -> jax.Array:
     return jax.lax.with_sharding_constraint(rows, split)
 
 
-def angles(positions: jax.Array, size: int) -> jax.Array:
-    """positions [...] -> [..., size / 2] float32: position / 10000^(2i / size)."""
-    frequency = MAX_WAVELENGTH ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+def angles(
+    positions: jax.Array, size: int, theta: float = MAX_WAVELENGTH, scaling: tuple[float, ...] = ()
+) -> jax.Array:
+    """positions [...] -> [..., size / 2] float32: position / theta^(2i / size), slowed by `scaling`."""
+    frequency = _slowed(theta ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size), scaling)
     return positions[..., None].astype(jnp.float32) * frequency.reshape((1,) * positions.ndim + (-1,))
+
+
+def _slowed(frequency: jax.Array, scaling: tuple[float, ...]) -> jax.Array:
+    """Frequencies for texts longer than those of training.
+
+    scaling: () for none, (factor,) divides all (Chen et al. 2023, position interpolation), (factor, low, high, context)
+    divides those that turn less than `low` times in `context` tokens, keeps those that turn more than `high` times, and
+    blends the two between (Llama 3.1).
+    """
+    if not scaling:
+        return frequency
+    factor, *bounds = scaling
+    if not bounds:
+        return frequency / factor
+    low, high, context = bounds
+    turns = context * frequency / (2 * jnp.pi)
+    kept = jnp.clip((turns - low) / (high - low), 0, 1)
+    return frequency * (kept + (1 - kept) / factor)
 
 
 def sinusoid(positions: jax.Array, width: int, concatenated: bool = False) -> jax.Array:
@@ -49,14 +69,16 @@ def sinusoid(positions: jax.Array, width: int, concatenated: bool = False) -> ja
     return jnp.stack(pairs, axis=-1).reshape(*positions.shape, width)
 
 
-def rotate(x: jax.Array, positions: jax.Array) -> jax.Array:
+def rotate(
+    x: jax.Array, positions: jax.Array, theta: float = MAX_WAVELENGTH, scaling: tuple[float, ...] = ()
+) -> jax.Array:
     """Rotate queries or keys x [B, T, N, H] by their positions [B or 1, T] (Su et al. 2021, section 3.2).
 
     A product of two rotated vectors depends on their distance alone.
     """
     # Feature i pairs with i + H/2, the layout of GPT-NeoX and Llama checkpoints; the paper pairs 2i with 2i + 1.
     # In float32: at position 8,192 a bfloat16 angle is off by up to 32 radians.
-    angle = angles(positions, x.shape[-1])[..., None, :]  # [B, T, 1, H/2]
+    angle = angles(positions, x.shape[-1], theta, scaling)[..., None, :]  # [B, T, 1, H/2]
     sin, cos = jnp.sin(angle), jnp.cos(angle)
     left, right = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1).astype(x.dtype)

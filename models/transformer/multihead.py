@@ -13,7 +13,7 @@ from flax import linen as nn
 from models.attention import attend
 from models.attention.masks import Mask
 from models.attention.patterns import Dense, Pattern
-from models.layers.embedding import rotate
+from models.layers.embedding import MAX_WAVELENGTH, rotate
 from models.layers.init import uniform
 from models.layers.linear import Linear
 from models.transformer.block import Context
@@ -41,9 +41,9 @@ class MultiHeadAttention(nn.Module):
     param_dtype: str
     scale: float | None = None
 
-    def linear(self, inputs, outputs, std, initializer=None, name=None) -> Linear:
+    def linear(self, inputs, outputs, std, **options) -> Linear:
         """A projection, by axis names and sizes."""
-        options = {"bias": self.bias, "std": std, "initializer": initializer or self.initializer, "name": name}
+        options = {"bias": self.bias, "std": std, "initializer": self.initializer} | options
         return Linear(inputs, outputs, dtype=self.dtype, param_dtype=self.param_dtype, **options)
 
     def attend(self, query, key, value, mask: Mask, context: Context, bias=None) -> jax.Array:
@@ -73,14 +73,20 @@ class SelfAttention(MultiHeadAttention):
 
     kv_heads: heads / kv_heads queries share each key/value head (Ainslie et al. 2023); 0 means `heads`.
     query_size: size of queries and keys, 0 means that of values, `head_size`.
-    rotary: queries and keys turn by their positions, which the context has.
+    output_bias: with `bias`, the output projection has one too.
+    rotary: queries and keys turn by their positions, which the context has; rope_theta and rope_scaling as of `rotate`.
+    qk_norm: makes the norm of each head's query and key (Dehghani et al. 2023, section 2); None: none.
     fused_glorot: the three projections start as one Glorot-uniform matrix, as in PyTorch's MultiheadAttention.
     """
 
     kv_heads: int = 0
     query_size: int = 0
     pattern: Pattern = Dense()
+    output_bias: bool = True
     rotary: bool = False
+    rope_theta: float = MAX_WAVELENGTH
+    rope_scaling: tuple[float, ...] = ()
+    qk_norm: Callable[..., nn.Module] | None = None
     fused_glorot: bool = False
 
     @nn.compact
@@ -89,12 +95,13 @@ class SelfAttention(MultiHeadAttention):
         groups, query_size = self.kv_heads or self.heads, self.query_size or self.head_size
 
         def project(name, x, std, axis, heads, size):
-            initializer = None
+            initializer = self.initializer
             if self.fused_glorot:
                 # Variance 2 / (inputs + outputs) of the fused matrix (Glorot and Bengio 2010): narrower than of three.
                 outputs = self.heads * query_size + groups * (query_size + self.head_size)
                 std, initializer = math.sqrt(2 / (self.width + outputs)), uniform
-            y = self.linear({"embed": self.width}, {axis: heads, "head_size": size}, std, initializer, name)(x)
+            options = {"initializer": initializer, "name": name}
+            y = self.linear({"embed": self.width}, {axis: heads, "head_size": size}, std, **options)(x)
             return split_heads(y, axis)
 
         seen = x
@@ -103,15 +110,19 @@ class SelfAttention(MultiHeadAttention):
         query = project("query", x, self.query_std, "heads", self.heads, query_size)
         key = project("key", seen, self.std, "kv_heads", groups, query_size)
         value = project("value", seen, self.std, "kv_heads", groups, self.head_size)
+        if self.qk_norm:
+            query, key = self.qk_norm(name="query_norm")(query), self.qk_norm(name="key_norm")(key)
         if self.rotary:
             # Rotated before they are cached: a cached key keeps its position, and a token is rotated once. With memory,
             # positions are those of [memory ; x], and the queries' are the last.
-            query = rotate(query, context.positions[:, -x.shape[1] :])
-            key = rotate(key, context.positions)
+            options = self.rope_theta, self.rope_scaling
+            query = rotate(query, context.positions[:, -x.shape[1] :], *options)
+            key = rotate(key, context.positions, *options)
         if isinstance(carried, Cache):
             carried, key, value = carried.extend(context.layer, key, value)
         y = self.attend(query, key, value, context.mask.replace(pattern=self.pattern), context, context.bias)
-        return self.linear(self.inner, {"embed": self.width}, self.out_std, name="output")(y), carried
+        bias = self.bias and self.output_bias
+        return self.linear(self.inner, {"embed": self.width}, self.out_std, bias=bias, name="output")(y), carried
 
 
 class CrossAttention(MultiHeadAttention):

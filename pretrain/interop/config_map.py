@@ -98,7 +98,7 @@ class Key:
         Key("embedding_size", "embed", 128, same_as="width")        equal to `width` <-> 0
 
     default: the class's own; a function computes it from the other keys. value: computes what is read from several
-    keys.
+    keys; write: the inverse, of our `model` section. null: what an explicit null means, if not the default.
     """
 
     hf: str
@@ -108,6 +108,8 @@ class Key:
     offset: int = 0
     same_as: str = ""
     value: Callable[[Mapping], Any] | None = None
+    write: Callable[[Mapping], Any] | None = None
+    null: Any = None
 
 
 def ignored_settings(given: Mapping, folder: Path, ids: Mapping[str, int | None]) -> str:

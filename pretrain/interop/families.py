@@ -12,6 +12,7 @@ from pretrain.interop.bert import ALBERT, BERT, DISTILBERT, ROBERTA
 from pretrain.interop.electra import ELECTRA, GENERATOR, GENERATOR_PART
 from pretrain.interop.family import BASE, Family
 from pretrain.interop.gpt2 import CTRL, GPT, GPT2
+from pretrain.interop.llama import GEMMA, LLAMA, MISTRAL, QWEN2, QWEN3
 from pretrain.interop.t5 import MT5, T5
 from pretrain.interop.weight_map import Leaf, WeightMap
 from pretrain.interop.xlm import XLM
@@ -19,7 +20,8 @@ from pretrain.interop.xlnet import XLNET
 from pretrain.step.train_step import parameters_of
 
 # An export takes the first family that fits, so BERT comes before its kin and GPT-2 before GPT.
-ALL = (GPT2, GPT, CTRL, BERT, ROBERTA, ALBERT, XLM, T5, MT5, BART, MBART, DISTILBERT, ELECTRA, XLNET)
+DECODERS = (GPT2, GPT, CTRL, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA)
+ALL = (*DECODERS, BERT, ROBERTA, ALBERT, XLM, T5, MT5, BART, MBART, DISTILBERT, ELECTRA, XLNET)
 FAMILIES = {family.model_type: family for family in ALL}
 MODEL_TYPES = FAMILIES | {alias: family for family in ALL for alias in family.aliases}
 PARTS = (GENERATOR, GENERATOR_PART)  # share the model_type of ELECTRA

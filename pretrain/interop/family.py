@@ -145,7 +145,9 @@ class Family:
         section = {}
         for key in self.keys:
             value = key.value(read) if key.value else read[key.hf]
-            if key.words:
+            if key.value:
+                section[key.field] = value
+            elif key.words:
                 section[key.field] = lookup(f"{source}: {key.hf}", str(value), key.words)
             else:
                 section[key.field] = type(declared[key.field])(value - key.offset)
@@ -166,6 +168,7 @@ class Family:
         read = {name: default if given.get(name) is None else given[name] for name, default in self.extra.items()}
         for key in sorted(self.keys, key=lambda key: callable(key.default)):  # computed defaults read the others
             default = key.default(read) if callable(key.default) else key.default
+            default = key.null if key.null is not None and key.hf in given else default
             read[key.hf] = default if given.get(key.hf) is None else given[key.hf]
         return read
 
@@ -180,6 +183,9 @@ class Family:
         refused = {name: allowed[name] for name in section if name in allowed and section[name] not in allowed[name]}
         config = {}
         for key in self.keys:
+            if key.write:
+                config[key.hf] = key.write(section)
+                continue
             value = (section[key.field] or section[key.same_as]) if key.same_as else section[key.field]
             if key.words:
                 names = [hf for hf, ours in key.words.items() if ours == value]

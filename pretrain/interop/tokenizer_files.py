@@ -227,6 +227,8 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
         "clean_up_tokenization_spaces": False,
     }
     special, kind = dict(tokenizer.special), tokenizer_store.read_settings(source)["kind"]
+    if "end" in special:  # here texts begin with the end token, unless the tokenizer has its own for that
+        special.setdefault("start", special["end"])
     if kind in ("sentencepiece", "bytes") and tokenizer.byte_lengths is not None:
         # Tokenizers trained here may lack padding: the unknown token pads, which no text contains, else the end.
         special.setdefault("pad", special.get("unknown", special["end"]))

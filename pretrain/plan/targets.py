@@ -8,6 +8,7 @@ import hashlib
 import json
 from typing import NamedTuple
 
+from configs.common import MODELS
 from pretrain import config as configs
 from pretrain.config import flat
 
@@ -41,7 +42,14 @@ class Target(NamedTuple):
 
 def fingerprint(config) -> str:
     """Digest of the keys that shape a step; figures of another fingerprint are stale."""
-    shaping = {key: str(value) for key, value in flat(config).items() if key.startswith(SHAPING)}
+    defaults = flat({"model": MODELS[config.model.kind]()})
+    # Figures older than a key are of its default.
+    later = {key for key in configs.YOUNGER if key in defaults}
+    shaping = {
+        key: str(value)
+        for key, value in flat(config).items()
+        if key.startswith(SHAPING) and not (key in later and value == defaults[key])
+    }
     return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -93,6 +101,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
     "long_documents:t5_4k": (Target(MEDIUM, data=16, parts=16),),
     "long_documents:t5_8k": (Target(MEDIUM, data=16, parts=8),),
     "long_documents:t5_16k": (Target(MEDIUM, data=16, parts=4, remat="full"),),
+    "llama:llama3.2_1b": (Target(MEDIUM, fsdp=16, parts=64),),
     "mbart:large": (Target(LARGE, data=16, fsdp=4, parts=64, remat="full"),),
     "quickstart:default": (Target(SMALL, data=4),),
     "roberta:base": (Target(MEDIUM, data=16, parts=125),),

@@ -40,6 +40,14 @@ COUNTS = {
     "gpt3:175b": 174_604_259_328,
     "gpt:base": 116_534_784,
     "ctrl:base": 1_637_964_550,
+    "llama:llama2_7b": 6_738_415_616,
+    "llama:llama2_70b": 68_976_648_192,
+    "llama:llama3_8b": 8_030_261_248,
+    "llama:llama3.2_1b": 1_235_814_400,
+    "llama:mistral_7b": 7_241_732_096,
+    "llama:qwen2_0.5b": 494_032_768,
+    "llama:qwen3_0.6b": 596_049_920,
+    "llama:gemma_2b": 2_506_172_416,
     "hands_on:causal": 50_396_360,
     "hands_on:masked": 50_396_360,
     "bert:tiny": 4_385_920 + bert_heads(128),
@@ -175,7 +183,7 @@ DEFAULTS = {
     **dict.fromkeys(("electra", "gpt2", "gpt3"), "small"),
     **dict.fromkeys(("sparse_transformer", "transformer_xl"), "tiny"),
     **{"distilbert": "uncased", "hands_on": "causal", "long_context": "dense", "long_documents": "t5_4k"},
-    **{"mbart": "large", "quickstart": "default", "xlm": "enfr_1024"},
+    **{"llama": "llama2_7b", "mbart": "large", "quickstart": "default", "xlm": "enfr_1024"},
 }
 
 

@@ -95,6 +95,27 @@ def byte_level_roberta(folder):
     byte_level(folder, ("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
 
 
+def byte_fallback(folder):
+    """A tokenizer.json as Llama 2's and Gemma's: SentencePiece's BPE with bytes, a symbol of the user, <s> in front."""
+    parts = tokenizers
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", *"acdehinorst,.", "<user>"]
+    merges = [("t", "h"), ("th", "e"), ("\u2581", "the"), ("a", "t"), ("\u2581", "c"), ("\u2581c", "at")]
+    pieces += [left + right for left, right in merges]
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    model = parts.Tokenizer(parts.models.BPE(ids, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    model.normalizer = parts.normalizers.Sequence(
+        [parts.normalizers.Prepend("\u2581"), parts.normalizers.Replace(" ", "\u2581")]
+    )
+    steps = [parts.decoders.Replace("\u2581", " "), parts.decoders.ByteFallback(), parts.decoders.Fuse()]
+    model.decoder = parts.decoders.Sequence([*steps, parts.decoders.Strip(" ", 1, 0)])
+    model.add_special_tokens(["<unk>", "<s>", "</s>"])
+    model.add_tokens([tokenizers.AddedToken("<user>", normalized=False)])
+    model.post_processor = parts.processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    model.save(str(folder / "tokenizer.json"))
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    write_settings(folder, tokenizer_class="PreTrainedTokenizerFast", **names)
+
+
 def byte_level_mbart(folder):
     """The same with an end after each text and without language codes."""
     byte_level_roberta(folder)
@@ -181,7 +202,8 @@ def spiece_mt5(folder):
 
 TOKENIZERS = {
     **dict.fromkeys(("bert", "electra", "distilbert"), wordpiece),
-    **dict.fromkeys(("openai-gpt", "ctrl"), byte_level_generic),
+    **dict.fromkeys(("openai-gpt", "ctrl", "qwen2", "qwen3"), byte_level_generic),
+    **dict.fromkeys(("llama", "mistral", "gemma"), byte_fallback),
     **dict.fromkeys(("roberta", "bart"), byte_level_roberta),
     **dict.fromkeys(("xlm-roberta", "camembert", "xlm"), unigram_roberta),
     **{"gpt2": byte_level, "mbart": byte_level_mbart, "albert": unigram, "xlnet": unigram_xlnet},
@@ -189,4 +211,5 @@ TOKENIZERS = {
 }
 SEQUENCE = ("t5", "t5_v1_1", "mt5", "mt5_tied", "bart", "mbart")  # encoder-decoders
 PAIRED = {"bert": "next_sentence_label", "albert": "sentence_order_label"}  # pair head: name of its labels
-CAUSAL = ("gpt2", "gpt", "ctrl")  # decoders that predict the next token
+LLAMA = ("llama", "llama3", "mistral", "qwen2", "qwen3", "gemma")
+CAUSAL = ("gpt2", "gpt", "ctrl", *LLAMA)  # decoders that predict the next token

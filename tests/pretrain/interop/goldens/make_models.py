@@ -28,6 +28,11 @@ MT5 = {**T5, "feed_forward_proj": "gated-gelu"}
 GPT2 = {"vocab_size": 263, "n_positions": 19, "n_embd": 15, "n_layer": 3, "n_head": 5, "n_inner": 31}
 GPT = {name: size for name, size in GPT2.items() if name != "n_inner"}
 CTRL = {"vocab_size": 263, "n_positions": 19, "n_embd": 14, "n_layer": 2, "n_head": 7, "dff": 31}
+LLAMA = {"vocab_size": 307, "max_position_embeddings": 31, "hidden_size": 36, "num_hidden_layers": 2}
+LLAMA |= {"num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 29, "rope_theta": 50.0}
+ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+ROPE |= {"original_max_position_embeddings": 9}
+QWEN = {**LLAMA, "num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
 XLNET = {"vocab_size": 61, "d_model": 14, "n_layer": 2, "n_head": 7, "d_inner": 23, "ff_activation": "relu"}
 BART = {"vocab_size": 271, "max_position_embeddings": 31, "d_model": 15, "encoder_layers": 2, "decoder_layers": 3}
 BART |= {"encoder_attention_heads": 5, "decoder_attention_heads": 5, "encoder_ffn_dim": 23, "decoder_ffn_dim": 23}
@@ -38,6 +43,12 @@ CASES = {  # class and fields; sizes with few common divisors, so that a transpo
     "gpt2": ("GPT2LMHeadModel", {**GPT2, "bos_token_id": 0, "eos_token_id": 0}),
     "gpt": ("OpenAIGPTLMHeadModel", GPT),
     "ctrl": ("CTRLLMHeadModel", CTRL),
+    "llama": ("LlamaForCausalLM", LLAMA),
+    "llama3": ("LlamaForCausalLM", {**LLAMA, "attention_bias": True, "mlp_bias": True, "rope_scaling": ROPE}),
+    "mistral": ("MistralForCausalLM", {**LLAMA, "sliding_window": 4, "head_dim": 10}),
+    "qwen2": ("Qwen2ForCausalLM", {**QWEN, "rope_scaling": {"type": "linear", "factor": 2.5}}),
+    "qwen3": ("Qwen3ForCausalLM", {**QWEN, "head_dim": 10, "tie_word_embeddings": True}),
+    "gemma": ("GemmaForCausalLM", {**LLAMA, "num_key_value_heads": 1, "head_dim": 10}),
     "bert": ("BertForPreTraining", BERT),
     "bert_masked": ("BertForMaskedLM", {**BERT, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}),
     "roberta": ("RobertaForMaskedLM", {**ROBERTA, "vocab_size": 269}),
