@@ -7,9 +7,11 @@ import pytest
 import sentencepiece
 import tokenizer_texts
 import tokenizers
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from input_pipeline.errors import DataError
 from input_pipeline.sources import parser
+from input_pipeline.tokenizers import export
 from input_pipeline.tokenizers import store as tokenizer_store
 from pretrain.interop import families, tokenizer_files
 
@@ -154,3 +156,41 @@ def test_export_refuses_what_would_be_read_otherwise(options, reason, corpus, tm
     own = make_run(tmp_path / "run", {"path": str(path)}, corpus)
     with pytest.raises(DataError, match=reason):
         tokenizer_files.write(tmp_path / "run", own, tmp_path, families.FAMILIES["gpt2"], 16)
+
+
+def set_type(proto):
+    proto.pieces[-1].type = proto.SentencePiece.UNUSED
+
+
+def tie_scores(proto):
+    """Two merged pieces of one score: SentencePiece then takes the left one first."""
+    merged = [piece for piece in proto.pieces if piece.type == piece.NORMAL and len(piece.piece) == 2]
+    merged[1].score = merged[0].score
+
+
+def drop_letter(proto):
+    """A piece is merged from a letter that is no piece itself."""
+    next(piece for piece in proto.pieces if piece.piece == "e").piece = "\u0100"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"), [(set_type, "unused"), (tie_scores, "equal score"), (drop_letter, "'e'")]
+)
+def test_export_refuses_pieces_that_merge_otherwise(change, reason, corpus, tmp_path):
+    path = sentencepiece_model(model_type="bpe", **KEEPS)(tmp_path, corpus)
+    proto = ModelProto.FromString(path.read_bytes())
+    change(proto)
+    path.write_bytes(proto.SerializeToString())
+    make_run(tmp_path / "run", {"path": str(path)}, corpus)
+    with pytest.raises(DataError, match=reason):
+        export.tokenizer_json(tmp_path / "run")
+
+
+def test_export_refuses_another_name_of_the_unknown_token(corpus, tmp_path):
+    hub.unigram(tmp_path)
+    settings = {"kind": "huggingface", "path": str(tmp_path / "tokenizer.json")}
+    for word in ("<unk>", "@@UNKNOWN@@"):
+        make_run(tmp_path / word, settings | {"unknown": word}, corpus)
+    assert export.tokenizer_json(tmp_path / "<unk>").encode("<unk>", add_special_tokens=False).ids == [1]
+    with pytest.raises(DataError, match=r"tokenizer\.unknown=@@UNKNOWN@@"):
+        export.tokenizer_json(tmp_path / "@@UNKNOWN@@")
