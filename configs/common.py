@@ -182,7 +182,7 @@ def base() -> dict:
             train_bytes=count(20_000_000, below=2**63),  # bytes of the training text to train the tokenizer on
         ),
         data=dict(
-            train="stdlib",  # sources, joined by " + ": stdlib, text:GLOB, jsonl:GLOB, parallel:FILE, tfds:, images:
+            train="stdlib",  # sources, joined by " + ": stdlib, text:, jsonl:, parquet:, tfds: and others (data.md)
             validation="",  # sources; empty holds out a share of data.train
             test="",  # sources; empty means no test split
             sentences="",  # how sentences of a document end: lines (BERT); empty: not recorded
