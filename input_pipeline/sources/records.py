@@ -86,7 +86,7 @@ def _paths(value: object, path: str = "") -> Iterator[str]:
 
 
 def _is_list(value: object) -> bool:
-    return isinstance(value, list | np.ndarray) and np.ndim(value) > 0 and len(value) > 0
+    return isinstance(value, list | np.ndarray) and getattr(value, "shape", None) != () and len(value) > 0
 
 
 def text_document(record: object, field: str, convert: Mapping[str, "Convert"] = NOTHING) -> Document:

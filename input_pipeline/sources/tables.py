@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import functools
+import glob
 import itertools
 import json
 import os
@@ -27,7 +28,7 @@ def dataset_pattern(spec: str, folder: str) -> str:
 
     Files of an earlier save, of another number, and caches may be next to them.
     """
-    if not is_remote(folder) and not os.path.isdir(folder):
+    if glob.has_magic(folder) if is_remote(folder) else not os.path.isdir(folder):
         return folder
     root = open_path(folder)
     if (root / SPLITS).is_file():

@@ -156,20 +156,24 @@ class TensorFlowDataset(Source):
         """Functions for classes and float32 values among the chosen fields."""
         import tensorflow_datasets as tfds
 
-        found: dict[str, Convert] = {}
+        features, found = self._builder.info.features, {}
         for name in self.choice.names:
-            feature = self._builder.info.features
-            for step in [name] if name in feature else name.split("."):
-                while isinstance(feature, tfds.features.Sequence):
-                    feature = feature.feature
-                if not step.isdecimal():
-                    feature = (
-                        feature[step] if isinstance(feature, tfds.features.FeaturesDict) and step in feature else None
-                    )
-            while isinstance(feature, tfds.features.Sequence):
-                feature = feature.feature
+            feature = _feature_at(features, [name] if name in features else name.split("."))
             if isinstance(feature, tfds.features.ClassLabel) and self.choice.labels == "names":
                 found[name] = functools.partial(name_class, names=feature.names)
             elif getattr(feature, "np_dtype", None) == np.float32:
                 found[name] = shortest_float
         return found
+
+
+def _feature_at(feature, steps: list[str]):
+    """The feature at a path, which in TFDS has no step for a sequence; None if there is none."""
+    import tensorflow_datasets as tfds
+
+    for step in [*(step for step in steps if not step.isdecimal()), None]:
+        while isinstance(feature, tfds.features.Sequence):
+            feature = feature.feature
+        if step is not None:
+            known = isinstance(feature, tfds.features.FeaturesDict) and step in feature
+            feature = feature[step] if known else None
+    return feature

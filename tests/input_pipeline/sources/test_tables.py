@@ -168,6 +168,10 @@ def test_nested_fields(tmp_path, query, texts):
     if "label" not in query:
         (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in NESTED))
         specs.append(f"jsonl:{tmp_path}/a.jsonl?{query}")
+        with pytest.raises(
+            DataError, match=r"answers\.text\.9.*Its fields: meta\.text, meta\.score, answers\.text\.0, "
+        ):
+            read(f"jsonl:{tmp_path}/a.jsonl?field=answers.text.9")
     for spec in specs:
         assert read(spec)[3][1] == texts, spec
 

@@ -120,6 +120,16 @@ def test_tfds_same_in_both_formats(data_dir, prepare, tmp_path):
     assert all(np.array_equal(batches[0][name], batches[1][name]) for name in batches[0])
 
 
+@pytest.mark.parametrize("query", ["sst&fields=sentence,label", "squad&fields=question,answers.text.0"])
+def test_tfds_tasks(data_dir, prepare, query):
+    name, fields = query.split("&")
+    train = f"tfds:{name}?data_dir={data_dir}/tfrecord&{fields}"
+    corpus = prepare(train, layout="texts", length=48, holdout=0.1, objective={"kind": "translation"})
+    batch = next(corpus.batches(seed=1, batch_size=4, workers=0, prefetch=1))
+    written = bytes(batch["targets"][batch["targets"] < 256].astype(np.uint8)).decode()
+    assert any(word in written for word in ("negative", "positive")) if name == "sst" else "viér" in written
+
+
 def test_crc32c():
     """Known values of RFC 3720, appendix B.4, and those of tensorboardX."""
     for data, known in ((b"123456789", 0xE3069283), (bytes(32), 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43)):
