@@ -3,6 +3,7 @@
 import functools
 import gzip
 import hashlib
+import importlib.util
 import json
 from pathlib import Path
 
@@ -34,6 +35,18 @@ def text(write, tmp_path):
     write("packed.txt.gz", gzip.compress(b"a line\n" * 500))
     for code in ("en", "de"):
         write(f"pairs.{code}", "\n".join(f"{code} {n}" for n in range(50)))
+    write("rows.csv", "text,b\n" + "".join(f'"row, {n}",x\n' for n in range(200)))
+    if importlib.util.find_spec("pyarrow"):
+        import pyarrow.ipc
+        import pyarrow.parquet
+
+        table = pyarrow.table({"text": [f"row {n}" for n in range(200)]})
+        pyarrow.parquet.write_table(table, tmp_path / "text/rows.parquet", row_group_size=20)
+        state = '{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}'
+        saved = write("saved/data-00000-of-00001.arrow", "")
+        with open(saved, "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=20)
+        write("saved/state.json", state)
     return tmp_path / "text"
 
 
@@ -45,9 +58,14 @@ def text(write, tmp_path):
         "jsonl:{}/rows.jsonl?field=text",
         "text:{}/packed.txt.gz?document=line",
         "parallel:{}/pairs.{{}}?fields=en,de",
+        "csv:{}/rows.csv",
+        "parquet:{}/*.parquet",
+        "arrow:{}/saved",
     ],
 )
 def test_source_same_documents(bucket, text, spec):
+    if spec.startswith(("parquet", "arrow")):
+        pytest.importorskip("pyarrow")
     upload(bucket, text)
     (here,), (there,) = (parser.parse(spec.format(root), "data.train") for root in (text, bucket))
 

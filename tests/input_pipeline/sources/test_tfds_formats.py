@@ -31,7 +31,7 @@ def write_records(cls, path, examples) -> None:
     writer.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # TFDS registers a builder once
 def data_dir(tmp_path_factory):
     """A folder for each format, with a dataset as GLUE's and one as SQuAD, in three files per split."""
     import tensorflow_datasets as tfds
