@@ -10,7 +10,19 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-COMMANDS = ("train", "evaluate", "generate", "describe", "plan", "goodput", "runs", "prepare", "import", "export")
+COMMANDS = (
+    "train",
+    "evaluate",
+    "generate",
+    "describe",
+    "plan",
+    "goodput",
+    "runs",
+    "report",
+    "prepare",
+    "import",
+    "export",
+)
 HELP = ("help", "-h", "--help")
 MISTAKE = 2  # exit code of a user's mistake: a restart would repeat it
 PREEMPTED = 75  # exit code of a program that saved everything and can be restarted

@@ -23,7 +23,7 @@ REQUIRED = {
 LAZY = {
     "input_pipeline": {"tokenizers", "zstandard", "tensorflow_datasets", "PIL", "apache_beam", "fsspec", "aiohttp"}
     | {"pyarrow", "array_record"},
-    "pretrain": {"tensorboardX", "tokenizers", "safetensors", "huggingface_hub", "sacrebleu", "wandb"},
+    "pretrain": {"tensorboardX", "tokenizers", "safetensors", "huggingface_hub", "sacrebleu", "plotly", "wandb"},
 }
 # package -> the only modules that may import it, by the start of their path.
 ONLY_IN = {
@@ -31,6 +31,7 @@ ONLY_IN = {
     "array_record": "input_pipeline/sources/tfds",
     "pyarrow": "input_pipeline/sources/tables",
     "PIL": "input_pipeline/sources/images",
+    "plotly": "pretrain/report/page",
     "apache_beam": "input_pipeline/token_store/build",
 }
 # Rooms of each package from top to bottom; imports go down only, and rooms of one floor do not import each other.

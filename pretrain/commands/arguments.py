@@ -227,6 +227,16 @@ class Runs(Arguments):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Report(Arguments):
+    """Writes one HTML page about runs: what was run, curves, time, checkpoints."""
+
+    words: ClassVar[str] = "RUN ..."
+
+    folders: tuple[str, ...] = ()
+    out: str = argument("report.html", "the page to write; it needs no other file")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan(ConfigOrRunArguments):
     """Compiles the training step for absent hardware: memory, time, bottleneck."""
 

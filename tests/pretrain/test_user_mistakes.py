@@ -52,6 +52,7 @@ COMMAND_LINES = [
     (["generate", "--workdir=RUN", "--prompt_file=/nowhere"], "--prompt_file"),
     (["goodput", "--workdir=NEW"], "--workdir"),
     (["runs", "/nowhere"], "/nowhere"),
+    (["report", "/nowhere"], "/nowhere"),
     (["describe", "--workdir=/nowhere"], "/nowhere"),
     (["describe", TINY, "--workdir=RUN"], "--workdir"),
     (["plan", TINY], "--topology"),
