@@ -88,6 +88,9 @@ KINDS = {
     "vocab.txt": ("bert", {"kind": "wordpiece"}, of_hub(hub.wordpiece, "vocab.txt")),
     "unigram JSON": ("albert", {"kind": "huggingface"}, of_hub(hub.unigram)),
     "unigram JSON of XLNet": ("xlnet", {"kind": "huggingface"}, of_hub(hub.unigram_xlnet)),
+    "JSON of Llama": ("llama", {"kind": "huggingface"}, of_hub(hub.byte_fallback)),
+    "trained for Llama": ("llama", {"vocab_size": 500}, None),
+    "trained for Qwen": ("qwen3", {"kind": "bytes"}, None),
     "XLM-R": ("roberta", {"kind": "xlm_roberta"}, sentencepiece_model(model_type="unigram")),
     "CamemBERT": ("roberta", {"kind": "camembert"}, sentencepiece_model(model_type="unigram")),
 }
