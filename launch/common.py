@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO
@@ -44,7 +45,9 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
     )
     restarts = "restart up to N times after a preemption or a fault, never after a user's mistake (default: 0)"
     flags.add_argument("--restarts", type=NATURAL, default=0, metavar="N", help=restarts)
-    flags.add_argument("--dry-run", action="store_true", help="print what would be executed, and do nothing")
+    flags.add_argument(
+        "--dry-run", action="store_true", help="check the config, print what would be executed, and do nothing"
+    )
     return flags
 
 
@@ -73,7 +76,27 @@ def parse(
     if program and program[0] not in (*COMMANDS, *HELP):
         close = difflib.get_close_matches(program[0], COMMANDS, n=1) or [f"one of {', '.join(COMMANDS)}"]
         flags.error(f"'{program[0]}' is not a command of pretrain; did you mean {close[0]}?")
+    if options.dry_run and program and program[0] in ("train", "prepare"):
+        check_config(program)
     return options, program
+
+
+def check_config(program: Sequence[str]) -> None:
+    """Exit with code 2 if the program would refuse its config, as `pretrain describe` finds without devices."""
+    words = zip(program[1:], [*program[2:], ""], strict=True)
+    given = [(word, following) for word, following in words if re.match(r"--?config[.=]|--?config$", word)]
+    flags = [word if "=" in word else f"{word}={following}" for word, following in given]
+    workdir = flag(program, "workdir")
+    if workdir and not any(re.match("--?config=", word) for word in flags) and os.path.isdir(workdir):
+        flags.append(f"--workdir={workdir}")
+    command = [sys.executable, "-m", "pretrain", "describe", "--format=json", *flags]
+    done = subprocess.run(command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True)
+    reason = (done.stderr.strip().splitlines() or ["no reason"])[-1]
+    if done.returncode == MISTAKE:
+        say(reason)
+        raise SystemExit(MISTAKE)
+    if done.returncode:  # such as a machine that launches without JAX
+        say(f"the config is not checked here: {reason}")
 
 
 def flag(program: Sequence[str], name: str, default: str = "") -> str:

@@ -45,6 +45,7 @@ DROPOUT = "model.dropout"  # free as well: BART and mBART lower it during pretra
 YOUNGER = ("data.on_bad_record", "data.bad_records", "data.replace_surrogates", "log.seconds", "log.wandb")
 YOUNGER += tuple(f"model.{name}" for name in ("norm_offset", "rope_theta", "rope_scaling", "output_bias", "qk_norm"))
 OF_A_HOST = ("data.store", "data.workers", "data.prefetch")  # may differ between the processes of one run
+DTYPES = {"bf16": "bfloat16", "fp32": "float32", "f32": "float32", "fp16": "float16", "f16": "float16"}  # short names
 MAX_DIFFERENCES = 6  # keys that one message names
 
 
@@ -210,6 +211,7 @@ def with_overrides(
     source: str = "config",
 ) -> ConfigDict:
     """`config`, changed in place by `overrides`, checked and locked; `report` receives what follows from them."""
+    overrides = [(key, DTYPES.get(text, text) if key.endswith("dtype") else text) for key, text in overrides]
     # Implied overrides come first, so that a given one wins.
     overrides = [*_implied(config, dict(overrides), report), *overrides]
     with config.unlocked():

@@ -72,6 +72,12 @@ class Evaluation:
         """Number of batches."""
         return self._number
 
+    @property
+    def scope(self) -> str:
+        """What is read of the split, for people."""
+        whole = len(self._batches)
+        return f"all {whole:,} batches" if len(self) == whole else f"first {len(self):,} of {whole:,} batches"
+
     def batches(self) -> Iterator[dict[str, np.ndarray]]:
         """The batches in order, all of one shape: this host's rows of each."""
         with contextlib.closing(batching.read(self._batches, 0, self._number, 0, self._prefetch)) as batches:

@@ -1,14 +1,18 @@
 """`pretrain describe`: parameters, FLOPs and bytes of a config, from shapes alone."""
 
 import json
+import math
+import time
 from collections.abc import Iterable, Mapping
 
 import jax
 
 from input_pipeline import pipeline, validate
+from input_pipeline.io import info
 from input_pipeline.tokenizers.settings import known_padding
 from models.layers.init import is_box, path_name
 from pretrain import config as configs
+from pretrain.checkpoints.restore import Checkpoints
 from pretrain.commands.arguments import Describe
 from pretrain.commands.shared import config_of
 from pretrain.costs import flops
@@ -18,18 +22,20 @@ from pretrain.interop import families
 from pretrain.metrics.progress import amount
 from pretrain.metrics.tables import show
 from pretrain.parallel.mesh import AXES
+from pretrain.plan.topology import HARDWARE
 from pretrain.step import recurrent_state
 from pretrain.step.checks import check_config, check_mesh, check_model
 from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import unboxed
-from pretrain.workdir import Workdir
+from pretrain.workdir import POSITION, Workdir
 
 
 def describe(config, workdir: str = "") -> dict:
     """Parameters, FLOPs and bytes of a config; allocates nothing, so that any size takes seconds.
 
     Keys: `bytes` of the training state of one replica, before the mesh divides it, and of a teacher; activations come
-    on top. `mesh`: its devices, the parameters' bytes on each, and by module the bytes that `fsdp` cannot divide.
+    on top. `needs`: fewest devices of each kind that hold them. `run`: the newest checkpoint of `workdir`. `mesh`: its
+    devices, the parameters' bytes on each, and by module the bytes that `fsdp` cannot divide.
     `export`: the Hugging Face class of the model, or why it has none. FLOPs: see `pretrain.costs.flops`.
     Errors: those of `USER_ERRORS`, for a config that cannot be trained on any machine.
     """
@@ -65,6 +71,12 @@ def describe(config, workdir: str = "") -> dict:
         "tokens_per_step": tokens_per_step,
         "bytes": bytes | {"total": sum(bytes.values())},
         "mesh": _mesh(spec, config),
+        "run": _run(workdir) if workdir else None,
+        "needs": {
+            name: math.ceil(sum(bytes.values()) / hardware.memory)
+            for name, hardware in HARDWARE.items()
+            if hardware.memory
+        },
         "export": _export(config, workdir),
         "modules": _modules(leaves),
         "forward_flops_per_token": {
@@ -92,6 +104,11 @@ def report(config, format: str, workdir: str = "") -> None:
     many = f"{mesh['devices']} devices" if mesh["devices"] > 1 else "1 device"
     multiple = " or a multiple" if mesh["multiples"] else ""
     print(f"mesh: {many}{multiple}; {amount(mesh['bytes_per_device'])}B of parameters on each")
+    needs = " or ".join(f"{count:,} {name}" for name, count in facts["needs"].items())
+    print(f"devices: at least {needs}, split by config.mesh.fsdp; `pretrain plan` adds activations")
+    if run := facts["run"]:
+        loss = "" if run["loss"] is None else f"validation loss {run['loss']:.4f}, "
+        print(f"run: step {run['step']:,}/{config.train.steps:,}, {loss}saved {run['saved']}")
     export = facts["export"]
     print(f"export: {export['class'] or export['reason']}")
     if mesh["whole"]:
@@ -131,6 +148,16 @@ def _mesh(spec, config) -> dict:
         "bytes_per_device": on_device(params),
         "whole": {name: entry["bytes"] for name, entry in _modules(whole).items()},
     }
+
+
+def _run(workdir: str) -> dict | None:
+    """Step, validation loss and time of a run's newest checkpoint; None without one."""
+    checkpoints = Checkpoints(workdir)
+    if not (steps := checkpoints.steps()):
+        return None
+    loss, _ = checkpoints.losses().get(steps[-1], (None, ""))
+    saved = info(checkpoints.workdir.checkpoint(steps[-1]) / POSITION).changed
+    return {"step": steps[-1], "loss": loss, "saved": time.strftime("%Y-%m-%d %H:%M", time.localtime(saved / 1e9))}
 
 
 def _export(config, workdir: str) -> dict[str, str]:

@@ -111,6 +111,6 @@ def report(result: dict, step: int, split: str, objective, arguments: Evaluate) 
     if arguments.format == "json":
         print(one_line(row | ({"tasks": tasks} if tasks else {})))
         return
-    show(f"checkpoint {step} on {split}", ("measure", "value"), [[n, row[n]] for n in names])
+    show(f"checkpoint {step} on {split}, {result['scope']}", ("measure", "value"), [[n, row[n]] for n in names])
     for task, figures in tasks.items():
         show(f"{figures['examples']:,} examples of {task}", ("measure", "value"), list(figures.items()))

@@ -68,7 +68,7 @@ class Shutdown:
             elif number == signal.SIGINT and time.monotonic() - self._first > ECHO:
                 self.exit(STOPPED, "stopped without saving: updates since the last checkpoint are lost")
             if not self._holds:
-                self.exit(PREEMPTED, "interrupted before the first update. Start the same command again.")
+                self.exit(PREEMPTED, "interrupted: nothing is lost. Start the same command again.")
         # With peers the first signal of any kind becomes SIGTERM, the one that JAX's preemption service hears.
         if self.peers and not repeated:
             self._notify_peers()

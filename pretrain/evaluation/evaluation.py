@@ -65,7 +65,7 @@ def score(
     cut: Callable[[], bool] = lambda: False,
     report: Callable[[str], None] = lambda message: None,
 ):
-    """Scores of `params` on `split`: every term of the objective, and its `figures`.
+    """Scores of `params` on `split`: every term of the objective, its `summarize`, and the `scope` of batches.
 
     Every token is read once. With config.evaluate.stride below the length, windows overlap and each token is scored
     with at least length - stride tokens of context. `batches` limits the pass; 0 means the whole split. `timed` adds
@@ -97,7 +97,7 @@ def score(
         raise UserError(f"split {split}: no token to score. Give it more text.")
     objective = run.spec.objective
     terms = compute_terms(objective, total["sums"], total["counts"])
-    scores = terms | objective.summarize(terms, total, data)
+    scores = terms | objective.summarize(terms, total, data) | {"scope": data.scope}
     if timed:
         scores["tokens_per_second"] = total["read"] / (time.perf_counter() - started)
     if not to_decode:

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -82,6 +82,25 @@ class Progress:
         """Stop redrawing; the last state of the bar stays on the terminal."""
         if self._bar is not None:
             self._bar.stop()
+
+
+@contextmanager
+def still(report: Callable[[str], None], doing: str, every: float = LONG) -> Iterator[None]:
+    """Report every so many seconds that the block is `doing` something, and for how long."""
+    done, began = threading.Event(), time.perf_counter()
+
+    def repeat() -> None:
+        while not done.wait(every):
+            report(f"still {doing}, {clock(time.perf_counter() - began)} so far")
+
+    # A thread, because XLA compiles without returning to Python.
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 class Ledger:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from models.layers.backward import REMAT
 from pretrain.errors import USER_ERRORS, UserError
-from pretrain.metrics.progress import amount
+from pretrain.metrics.progress import amount, still
 from pretrain.parallel.mesh import AXES
 from pretrain.plan import memory, step
 from pretrain.plan.estimates import Choice, Estimate, Estimates
@@ -53,7 +53,8 @@ def search(config, topology: Topology, report: Callable[[str], None] = lambda me
         report(f"{len(ranked) + 1}: compiling {describe(choice)}")
         before = _processor_seconds()
         try:
-            facts = step.plan(choice.apply(config), topology, devices)
+            with still(report, f"compiling {len(ranked) + 1} of at most {min(MAX_COMPILES, len(possible))}"):
+                facts = step.plan(choice.apply(config), topology, devices)
         except USER_ERRORS as error:
             rejections.add(choice, error)
             continue

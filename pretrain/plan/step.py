@@ -13,7 +13,7 @@ from pretrain import config as configs
 from pretrain.costs import flops
 from pretrain.costs.capacity import on_device
 from pretrain.errors import UserError
-from pretrain.metrics.progress import amount
+from pretrain.metrics.progress import amount, still
 from pretrain.parallel.mesh import AXES, PADDED
 from pretrain.plan import hlo, memory, roofline
 from pretrain.plan.collectives import collectives, summed
@@ -56,10 +56,12 @@ def plan(config, topology: Topology, devices=None, report: Callable[[str], None]
     mesh = {axis: spec.layout.mesh.shape[axis] for axis in AXES}
     report(f"compiling a step of {config.name} for {topology.name}: seconds, minutes for the largest")
     began = time.perf_counter()
-    lowered = spec.lower_train_step(config.train.batch_size, config.data.length)
+    with still(report, "tracing"):
+        lowered = spec.lower_train_step(config.train.batch_size, config.data.length)
     # Tracing and compiling are timed apart: tracing grows with the model's Python, compiling with the program.
     traced = time.perf_counter()
-    program, refused = _compiled(lowered)
+    with still(report, "compiling"):
+        program, refused = _compiled(lowered)
     seconds = {"trace": traced - began, "compile": time.perf_counter() - traced}
     rows = shardings(spec)
     return {

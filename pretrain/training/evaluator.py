@@ -22,8 +22,8 @@ class Evaluator:
         if not self.enabled:
             report("no validation data (config.data.holdout=0): no validation metrics and no best checkpoint")
             return
-        # Built and dropped: what cannot be scored is an error now, not after hours of training.
-        scoring_pass(run, SPLIT, batches=self._options.batches)
+        # Built early: what cannot be scored is an error now, not after hours of training.
+        self.scope = scoring_pass(run, SPLIT, batches=self._options.batches).scope
         tasks(run, SPLIT, decode=self._options.decode)
         self.measure = measure(run.config, run.corpus)
 

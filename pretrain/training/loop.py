@@ -220,7 +220,8 @@ class Loop:
             return False
         shown, row = scores
         self.write("validation", self.step, row)
-        self.progress.note(f"step {self.step}: validation {', '.join(format_measure(*item) for item in shown.items())}")
+        measures = ", ".join(format_measure(*item) for item in shown.items())
+        self.progress.note(f"step {self.step}: validation {measures} ({self.evaluator.scope})")
         return True
 
     def save(self, wait: bool = False) -> None:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from launchers import command_lines, dry_run
 
+from launch import common
 from launch.ssh import START, STOP
 
 TRAIN = ["train", "--workdir=/shared/a run"]
@@ -318,3 +319,11 @@ def through_gke():
 @pytest.mark.parametrize("through", [through_local, through_ssh, through_tpu_pod, through_slurm, through_gke])
 def test_arguments_are_quoted(through):
     assert through()[-len(NASTY) :] == NASTY
+
+
+def test_check_config_of_a_dry_run(capsys):
+    good = ["train", "--config", "configs/gpt3.py:xl", "--config.mesh.fsdp=8", "--workdir=gs://bucket/xl"]
+    common.check_config(good)
+    with pytest.raises(SystemExit) as ended:
+        common.check_config([*good, "--config.train.stps", "5"])
+    assert ended.value.code == 2 and "config.train.stps" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from every_recipe import MOSTLY, config_of
 import models
 from configs.common import base, recurrent
 from pretrain.commands import describe as described
-from pretrain.config import load
+from pretrain.config import load, saved
 from pretrain.step.train_step import init_params
 
 SIDES = "encoder", "decoder"
@@ -160,3 +160,25 @@ def test_a_teacher_is_held_besides(capsys):
     described.report(config, "table")
     assert "teacher" in capsys.readouterr().out.partition("training state")[2]
     assert "teacher" not in described.describe(tiny())["bytes"]
+
+
+def test_describe_run(whole, capsys):
+    """The newest checkpoint's step, and its loss as the checkpoint has it."""
+    found = described.describe(saved(str(whole)), str(whole))["run"]
+    kept = json.loads((whole / "checkpoints" / "24" / "metrics" / "metrics").read_text())
+    assert (found["step"], found["loss"]) == (24, kept["loss"])
+    described.report(saved(str(whole)), "table", str(whole))
+    assert f"run: step 24/24, validation loss {kept['loss']:.4f}, saved 20" in capsys.readouterr().out
+
+
+def test_describe_devices_needed():
+    """175 billion parameters with two moments in float32: 12 bytes each, and the gradients within a step."""
+    facts = described.describe(load("configs/gpt3.py:175b"))
+    for name, memory in (("v5p", 95.74 * 2**30), ("h100", 60e9)):
+        assert facts["needs"][name] == -(-facts["bytes"]["total"] // memory)
+    assert facts["needs"]["h100"] >= 35
+
+
+@pytest.mark.parametrize(("short", "name"), [("bf16", "bfloat16"), ("fp32", "float32")])
+def test_dtype_short_name(short, name):
+    assert load("configs/gpt2.py:small", [("model.dtype", short)]).model.dtype == name

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pretrain.metrics.progress import Ledger, Progress, amount, clock
+from pretrain.metrics.progress import Ledger, Progress, amount, clock, still
 
 
 def test_progress_plain_lines():
@@ -68,6 +68,16 @@ def test_progress_terminal():
     assert "step 5/10  loss 2.500" in shown
     assert "saved step 5 [not markup]" in shown
     assert "\x1b[" in shown  # the line is redrawn in place
+
+
+def test_still_reports_until_the_end():
+    lines = []
+    with still(lines.append, "compiling", every=0.01):
+        time.sleep(0.2)
+    count = len(lines)
+    assert count >= 2 and lines[0] == "still compiling, 0:00:00 so far"
+    time.sleep(0.05)
+    assert len(lines) == count
 
 
 def test_ledger_nested_blocks(monkeypatch):
