@@ -105,7 +105,8 @@ def report(config, format: str, workdir: str = "") -> None:
     multiple = " or a multiple" if mesh["multiples"] else ""
     print(f"mesh: {many}{multiple}; {amount(mesh['bytes_per_device'])}B of parameters on each")
     needs = " or ".join(f"{count:,} {name}" for name, count in facts["needs"].items())
-    print(f"devices: at least {needs}, split by config.mesh.fsdp; `pretrain plan` adds activations")
+    if max(facts["needs"].values()) > 1:
+        print(f"devices: at least {needs}, split by config.mesh.fsdp; `pretrain plan` adds activations")
     if run := facts["run"]:
         loss = "" if run["loss"] is None else f"validation loss {run['loss']:.4f}, "
         print(f"run: step {run['step']:,}/{config.train.steps:,}, {loss}saved {run['saved']}")
