@@ -40,12 +40,18 @@ def _rope_type(rope: Mapping) -> str:
     return rope.get("rope_type") or rope.get("type") or "default"
 
 
+def _rope(given: Mapping) -> Mapping:
+    """What scales the positions; `_rope_fixed` refuses all but objects."""
+    rope = given["rope_parameters"] or given["rope_scaling"]
+    return rope if isinstance(rope, Mapping) else {}
+
+
 def _rope_theta(given: Mapping) -> float:
-    return float((given["rope_parameters"] or {}).get("rope_theta") or given["rope_theta"])
+    return float(_rope(given).get("rope_theta") or given["rope_theta"])
 
 
 def _rope_scaling(given: Mapping) -> tuple[float, ...]:
-    rope = given["rope_parameters"] or given["rope_scaling"] or {}
+    rope = _rope(given)
     return tuple(float(rope[name]) for name in SCALINGS.get(_rope_type(rope), ()) if name in rope)
 
 
@@ -63,7 +69,9 @@ def _rope_fixed(given: Mapping) -> dict[str, tuple]:
     refused = [
         name
         for name, rope in ropes.items()
-        if not rope.keys() <= ROPE_KEYS or not {*SCALINGS.get(_rope_type(rope), ("",))} <= rope.keys()
+        if not isinstance(rope, Mapping)
+        or not rope.keys() <= ROPE_KEYS
+        or not {*SCALINGS.get(_rope_type(rope), ("",))} <= rope.keys()
     ]
     return dict.fromkeys(refused, tuple(SCALINGS))
 

@@ -15,6 +15,8 @@ MISTAKES = [
     ("decoder", {"positions": "rotary", "query_size": 15}, "query_size"),
     ("decoder", {"positions": "sinusoid", "width": 771, "heads": 3}, "width"),
     ("decoder", {"positions": "factorised", "position_axes": (32, 16)}, "position_axes"),
+    ("decoder", {"rope_scaling": (2.0,)}, "rope_scaling"),
+    ("decoder", {"positions": "rotary", "rope_scaling": (8.0, 4.0, 1.0, 512.0)}, "rope_scaling"),
     ("decoder", {"activation": "swish"}, "activation"),
     ("decoder", {"dtype": "float16"}, "dtype"),
     ("decoder", {"attention": ()}, "attention"),

@@ -14,6 +14,8 @@ def test_prompts_causal(vocabulary):
     assert [list(ids) for ids in begun] == [[5, 97, 98], [5]] and source == {} and continued
     endless = build_objective("causal", dataclasses.replace(vocabulary, end_id=None))
     assert endless.prompts(["ab"]).begun[0].tolist() == [97, 98]
+    framed = build_objective("causal", dataclasses.replace(vocabulary, special={**vocabulary.special, "start": 7}))
+    assert framed.prompts(["ab"]).begun[0].tolist() == [7, 97, 98]
     coded = build_objective("causal", vocabulary, coded=True)
     assert coded.prompts(["ab"]).begun[0].tolist() == [97, 98]
     for objective in (endless, coded):

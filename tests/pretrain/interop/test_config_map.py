@@ -40,6 +40,8 @@ def known(family):
         ("roberta", {"pad_token_id": 0}),
         ("albert", {"layers_to_keep": [0, 2]}),
         ("xlm", {"sinusoidal_embeddings": True}),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}),
+        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}),  # without its bounds
         ("xlnet", {"bi_data": True}),
         ("t5", {"feed_forward_proj": "gated-mish"}),
         ("t5", {"decoder_start_token_id": 2}),
@@ -59,6 +61,9 @@ def test_to_section_refuses(case, keys):
         ("bart", {"normalize_embedding": True, "normalize_before": False, "extra_pos_embeddings": 2}),
         ("mbart", {"normalize_before": True, "add_final_layer_norm": True, "normalize_embedding": True}),
         ("distilbert", {"tie_weights_": True}),
+        ("llama", {"rope_parameters": None, "rope_theta": 50.0, "rope_scaling": None, "pretraining_tp": 2}),
+        ("qwen2", {"rope_parameters": None, "rope_theta": 50, "rope_scaling": {"type": "linear", "factor": 2.5}}),
+        ("qwen2", {"layer_types": None}),
     ],
 )
 def test_to_section_accepts_legacy_keys(case, keys):
@@ -79,7 +84,9 @@ def test_of_config_unknown_model_type(model_type):
         ("bart", {"layers": 12, "decoder_layers": 0, "heads": 16, "ff": 4096, "width": 1024}),
         ("bert", {"width": 768, "heads": 12, "ff": 3072, "vocab_size": 30522}),
         ("camembert", {"vocab_size": 30522, "context": 510}),
+        ("gemma", {"kv_heads": 0, "head_size": 256, "tied_head": True, "norm_offset": 1.0}),
         ("gpt2", {"width": 768, "ff": 3072, "tied_head": True}),
+        ("mistral", {"kv_heads": 8, "attention": ("local_4096",), "head_size": 0, "rope_scaling": ()}),
         ("mt5", {"vocab_size": 250112, "layers": 8, "heads": 6, "ff": 1024, "activation": "gated_gelu_tanh"}),
         ("roberta", {"vocab_size": 50265, "context": 510}),
         ("t5", {"layers": 6, "decoder_layers": 0, "activation": "relu", "tied_head": True}),
