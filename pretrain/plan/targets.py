@@ -101,6 +101,7 @@ TARGETS: dict[str, tuple[Target, ...]] = {
     "long_documents:t5_4k": (Target(MEDIUM, data=16, parts=16),),
     "long_documents:t5_8k": (Target(MEDIUM, data=16, parts=8),),
     "long_documents:t5_16k": (Target(MEDIUM, data=16, parts=4, remat="full"),),
+    "llama:llama2_7b": (Target("v5p:4x4x4", fsdp=64, parts=2),),
     "llama:llama3.2_1b": (Target(MEDIUM, fsdp=16, parts=64),),
     "mbart:large": (Target(LARGE, data=16, fsdp=4, parts=64, remat="full"),),
     "quickstart:default": (Target(SMALL, data=4),),
