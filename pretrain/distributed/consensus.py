@@ -108,6 +108,11 @@ def assert_equal_on_hosts(values: Mapping[str, object], remedy: str) -> None:
         raise UserError(f"processes differ: {join_some(different, SHOWN, '; ')}. {remedy}")
 
 
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries that a run's numbers and programs depend on."""
+    return {name: metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")}
+
+
 def versions() -> dict[str, object]:
     """Code, libraries and settings that must be the same in all processes, by name."""
     code = hashlib.blake2b(digest_size=8)
@@ -115,8 +120,7 @@ def versions() -> dict[str, object]:
         for path in sorted((ROOT / package).rglob("[!.]*.py")):
             code.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     values = {"the code of longhaul": code.hexdigest()}
-    for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"):
-        values[f"the version of {name}"] = metadata.version(name)
+    values |= {f"the version of {name}": version for name, version in library_versions().items()}
     values["LONGHAUL_PROCESSES"] = os.environ.get("LONGHAUL_PROCESSES", "")
     # Settings that change numbers or programs.
     for name in ("enable_x64", "default_prng_impl", "threefry_partitionable", "default_matmul_precision"):

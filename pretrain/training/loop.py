@@ -9,6 +9,7 @@ import jax
 
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.checkpoints.restore import CONFIG, TOKENS
+from pretrain.distributed.consensus import library_versions
 from pretrain.distributed.init import process_age
 from pretrain.distributed.shutdown import PREEMPTED, shutdown
 from pretrain.errors import UserError
@@ -58,6 +59,7 @@ class Loop:
         # After `restore`: a start that is refused leaves no row.
         path = checkpoints.workdir.goodput if jax.process_index() == 0 else None
         about = {"host": socket.gethostname(), "processes": jax.process_count(), "devices": jax.device_count()}
+        about |= {"device": jax.devices()[0].device_kind, "versions": library_versions()}
         self.goodput = Goodput(path, process_age(), **about)
         self.write_goodput()
         self.first_step = self.step
