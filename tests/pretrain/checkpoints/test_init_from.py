@@ -85,6 +85,7 @@ def test_changes_meaning_of_every_field():
     expected = "kind activation norm norm_epsilon final_norm_epsilon placement positions position_offset bidirectional"
     expected += " scale_embedding scale_scores scale_head start_row attention_bias ff_bias tied_head head_bias"
     expected += " final_norm embedding_norm clamp max_distance tied_words shared_projections shared_biases"
+    expected += " norm_offset output_bias qk_norm rope_theta rope_scaling"
     assert fields == {*expected.split(), "project_always", "head", "head_transform", "zero_padding"}
 
 

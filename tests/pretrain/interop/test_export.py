@@ -99,7 +99,7 @@ def test_export_writes_these_files(imported, tmp_path):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("attention", ["dense", "window_8", "dense"]), ("activation", "gated_silu")],
+    [("attention", ["dense", "strided_8", "dense"]), ("activation", "gated_silu")],
 )
 def test_export_refuses_fields(field, value, imported, tmp_path):
     workdir = shutil.copytree(imported("gpt2")[1], tmp_path / "run")
