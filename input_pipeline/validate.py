@@ -110,7 +110,7 @@ def check_sources(found: Sequence[Source], data: Mapping, objective: Mapping, ta
     for source in found:
         fields, code, language = ",".join(source.fields), source.code, source.language
         pair, needs_pair = len(source.fields) == 2, layout == "texts" or (task.uses_text_pairs and fields)
-        # Of known languages: a source names its one, or has two fields that are named by theirs.
+        # With data.languages, a source has one language, or two fields named after theirs.
         marked = bool(language) != pair if has_languages else not language
         rules = (
             (pair or not needs_pair, f"fields={fields} must be two, source and target. Add ?fields=inputs,targets."),

@@ -107,8 +107,8 @@ class EncoderDecoder(Model):
     ) -> Output:
         """inputs [B, S] and tokens [B, T] int32 -> the decoder's hidden [B, T, D] in `dtype`, after its last norm.
 
-        input_segments [B, S], segments [B, T]: examples of a row; a token sees the inputs and the earlier tokens of its
-            own example, and 0 is padding. Without `segments` a row is one example.
+        input_segments [B, S], segments [B, T]: examples of a row; a token sees the inputs and the earlier tokens of the
+            same example, and 0 is padding. Without `segments` a row is one example.
         input_positions [B, S], positions [B, T]: counted from 0 in each example; by default from the row's first token,
             or from the cache's end.
         carried: what `init_cache` or the call before returned, in place of inputs. Then segments only mark padding, at

@@ -41,7 +41,7 @@ FREE = (
     *("model.scan", "model.remat", "model.attention_path"),
 )
 DROPOUT = "model.dropout"  # free as well: BART and mBART lower it during pretraining
-# Keys that older work folders lack; their defaults leave a run as it was.
+# Keys that older work folders lack; their defaults do not change a run.
 YOUNGER = ("data.on_bad_record", "data.bad_records", "data.replace_surrogates", "log.seconds", "log.wandb")
 YOUNGER += tuple(f"model.{name}" for name in ("norm_offset", "rope_theta", "rope_scaling", "output_bias", "qk_norm"))
 OF_A_HOST = ("data.store", "data.workers", "data.prefetch")  # may differ between the processes of one run

@@ -74,7 +74,7 @@ class Evaluation:
 
     @property
     def scope(self) -> str:
-        """What is read of the split, for people."""
+        """The part of the split that is read, in words for the log."""
         whole = len(self._batches)
         return f"all {whole:,} batches" if len(self) == whole else f"first {len(self):,} of {whole:,} batches"
 

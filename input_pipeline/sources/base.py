@@ -107,7 +107,7 @@ class Source:
         """Everything there is to read, in order, in spans of about `target` bytes where possible."""
 
     def documents(self, span: Span) -> Iterator[Document | BadRecord]:
-        """The documents of one span, in order. Errors: DataError for unusable text that is no record of its own."""
+        """The documents of one span, in order. Errors: DataError for unusable text outside records."""
 
     def good_documents(self, span: Span, bad: BadRecords | None = None) -> Iterator[Document]:
         """The documents of one span; `bad` counts the records that are skipped. Errors: DataError if none may be."""
@@ -120,7 +120,7 @@ class Source:
                 bad.add(document)
 
     def describe(self, bad: BadRecord) -> str:
-        """Where a record is, and its problem."""
+        """Place and problem of a record."""
         return f"{bad.path} {bad.problem}"
 
     def replacing_surrogates(self) -> "Source":

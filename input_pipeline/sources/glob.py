@@ -139,7 +139,7 @@ class Files(Source):
         return f"{bad.path}, line {text.line_number(bad.path, bad.offset)} {bad.problem}"
 
     def replacing_surrogates(self) -> "Files":
-        """Of JSON: other text has no escapes that could name one."""
+        """The source with U+FFFD in place of lone surrogates; only JSON has escapes that name one."""
         if getattr(self.read, "func", None) is not records.json_documents:
             return self
         return dataclasses.replace(self, read=functools.partial(self.read, replace=True))

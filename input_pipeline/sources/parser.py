@@ -88,7 +88,7 @@ def _check_dataset(spec: str, key: str) -> None:
     folder = f"data/{spec.rpartition('/')[2]}"
     fetch = f"from datasets import load_dataset; load_dataset('{spec}', split='train').save_to_disk('{folder}')"
     raise DataError(
-        f"{key}='{spec}': unknown kind of source. Fetch a dataset of the Hugging Face Hub, and read it from disk:\n"
+        f"{key}='{spec}': unknown kind of source. Download a dataset of the Hugging Face Hub first:\n"
         f'  pip install datasets && python -c "{fetch}"\n'
         f"  --config.{key}='arrow:{folder}?field=text'"
     )

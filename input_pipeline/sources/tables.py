@@ -224,7 +224,7 @@ def csv_documents(span: Span, choice: Choice, delimiter: str, quotes: str) -> It
     for offset, row in itertools.islice(rows, span.start == 0, None):
         try:
             if isinstance(row, csv.Error):
-                raise DataError(f"{row}. Where quotes are text add quotes=none")
+                raise DataError(f"{row}. Add quotes=none if quotes are text")
             if len(row) != len(header):
                 raise DataError(f"it has {len(row)} cells and the header {len(header)}")
             document = read(dict(zip(header, row, strict=True)))
@@ -238,7 +238,7 @@ def csv_documents(span: Span, choice: Choice, delimiter: str, quotes: str) -> It
 def _csv_rows(
     path: str, start: int, end: int | None, delimiter: str, quotes: str
 ) -> Iterator[tuple[int, list[str] | csv.Error]]:
-    """(offset, cells) of the rows that begin in [start, end); an error in place of cells that cannot be told apart."""
+    """(offset, cells) of the rows that begin in [start, end); an error in place of cells that cannot be split."""
     csv.field_size_limit(CELL)
     offset = start
     with open_bytes(path, start) as stream:

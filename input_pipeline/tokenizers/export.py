@@ -2,7 +2,7 @@
 
 An export gives the same ids of the same text, with two exceptions: SentencePiece's letter for a space, U+2581, is read
 as a space, and the name of a special token as that token, unless it is called with `split_special_tokens=True`. A
-tokenizer that would read other text otherwise is refused.
+tokenizer that would read any other text differently is refused.
 """
 
 import re
@@ -50,7 +50,10 @@ def sentencepiece_model(folder: Path) -> tuple[bytes, dict[int, str]] | None:
 
 
 def _undecodable(proto) -> str:
-    """What `SentencePieceBackend` decodes otherwise: it joins pieces, and strips white space at both ends."""
+    """The part of a model that `SentencePieceBackend` decodes differently, or nothing.
+
+    It joins pieces, and strips white space at both ends.
+    """
     if proto.trainer_spec.byte_fallback:
         return "byte pieces of a model that rewrites text"
     if not proto.normalizer_spec.remove_extra_whitespaces or proto.denormalizer_spec.precompiled_charsmap:
@@ -144,7 +147,7 @@ def _scores(proto) -> dict[str, float]:
 
 
 def _inexpressible(proto, is_unigram: bool, normal: Mapping[str, float]) -> str:
-    """What a tokenizer.json would read otherwise in a SentencePiece model, if anything."""
+    """The part of a SentencePiece model that a tokenizer.json cannot express, or nothing."""
     met = {piece.piece for piece in proto.pieces if piece.type == PIECE.USER_DEFINED}
     if any(piece.type == PIECE.UNUSED for piece in proto.pieces):
         return "unused pieces"

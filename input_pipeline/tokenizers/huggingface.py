@@ -158,7 +158,7 @@ def _byte_table(model, spec: dict) -> list[bytes]:
     """The bytes of each id of a byte-level BPE, none of special ids and of those without an entry."""
     table, alphabet = [b""] * _size(model), letters()
     for token, i in spec["model"]["vocab"].items():
-        # A token with another letter is one that training added: it stands for itself.
+        # A token with a letter outside the byte alphabet was added by training and is plain text.
         table[i] = bytes(alphabet[letter] for letter in token) if alphabet.keys() >= set(token) else token.encode()
     for added in spec["added_tokens"]:
         table[added["id"]] = b"" if added["special"] else added["content"].encode("utf-8")

@@ -73,7 +73,7 @@ def make_folder(
                 write_settings(folder / MADE, settings)
     if tokenizer is None:
         was = read_settings(folder)
-        # Of a tokenizer inherited from another run, settings of training do not matter.
+        # Training settings do not matter for a tokenizer that another run trained.
         if BASE in was and not was.get("path"):
             asked = {name: asked[name] for name in INHERITED if name in asked}
         names = [name for name in {**asked, **was} if name not in (CHECKSUM, BASE, ROLES)]

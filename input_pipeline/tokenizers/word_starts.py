@@ -1,4 +1,4 @@
-"""Where words begin: behind a space and, in scripts that are written without spaces, at each letter."""
+"""Word starts: after a space and, in scripts written without spaces, at each letter."""
 
 import functools
 import unicodedata
@@ -49,7 +49,7 @@ def character_classes() -> np.ndarray:
 
 
 class WordStarts:
-    """Where words begin in rows of ids; tables of the vocabulary are made once.
+    """Finds word starts in rows of ids; tables of the vocabulary are made once.
 
     continues: whether an id continues a word by the tokenizer's own marks, bool [V].
     texts: UTF-8 bytes of each id without such marks, empty for special ids; ids beyond them are special. A character

@@ -2,7 +2,7 @@
 
     Stored       an array, with an entry for every pair
     ByDistance   a product of queries with a key for each distance (Transformer-XL; in `relative`)
-    ByMatch      two numbers for each query, one of them for keys of its own segment (XLNet)
+    ByMatch      two numbers for each query, one of them for keys of the same segment (XLNet)
     ByBucket     a learned number for each head and bucket of distances (T5)
     Sum          several of them
 

@@ -74,7 +74,7 @@ class RelativeSelfAttention(nn.Module):
                 backend=self.backend,
             )
 
-        # Content sees itself; the query stream has the same keys under a mask of its own.
+        # Content sees itself; the query stream has the same keys under its own mask.
         y = attend(query[:, :T], context.mask, context.segment_ids)
         if context.query_stream:
             g = attend(query[:, T:], context.query_stream.mask, context.query_stream.segment_ids)

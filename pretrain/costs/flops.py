@@ -170,18 +170,18 @@ def _called(equation: JaxprEqn) -> Iterator[Jaxpr]:
 
 
 def _distinct(program: Jaxpr) -> Iterator[JaxprEqn]:
-    """The equations of a program without those that do what an earlier one did; such as run programs count each."""
+    """The equations of a program without repeats of an earlier one; equations that call programs all count."""
     # Common subexpression elimination, as XLA does it: `same` maps a variable to an equal earlier one.
     same, seen = {}, {}
 
-    def known(value):
+    def canonical(value):
         return (str(value), value.aval) if isinstance(value, Literal) else same.get(value, value)
 
     for equation in program.eqns:
         if any(_called(equation)):
             yield equation
             continue
-        key = equation.primitive, *map(known, equation.invars), *map(str, equation.params.items())
+        key = equation.primitive, *map(canonical, equation.invars), *map(str, equation.params.items())
         if key in seen:
             same.update(zip(equation.outvars, seen[key], strict=True))
         else:

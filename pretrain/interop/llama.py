@@ -41,7 +41,7 @@ def _rope_type(rope: Mapping) -> str:
 
 
 def _rope(given: Mapping) -> Mapping:
-    """What scales the positions; `_rope_fixed` refuses all but objects."""
+    """The object that scales positions, {} for other values, which `_rope_fixed` refuses."""
     rope = given["rope_parameters"] or given["rope_scaling"]
     return rope if isinstance(rope, Mapping) else {}
 

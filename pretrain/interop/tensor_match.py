@@ -1,4 +1,4 @@
-"""Which tensor of a file is which of a weight map, in files of any class of the family.
+"""Matches tensors of files, of any class of a family, with its weight map.
 
 The base class lacks the pretraining head, classes of one stack lack the other, fine-tuned classes have heads of tasks;
 a model inside another has a longer prefix, as in `module.bert.encoder...`.
@@ -113,7 +113,7 @@ def _untrained(family: Family, weights: WeightMap, names: Mapping) -> frozenset[
     modules, stacks = {}, {stack: [] for stack in family.stacks}
     for row in weights.rows:
         if family.is_head(row.hf):
-            for path in row.params:  # a module's kernel and bias, one or the other is damage
+            for path in row.params:  # a kernel without its bias, or the reverse, is damage
                 modules.setdefault(path.rpartition("/")[0] or path, []).append(row.params)
         for stack in family.stacks:
             if row.hf.startswith(stack):

@@ -1,1 +1,1 @@
-"""What work folders hold, read while a run trains or after it, and a page about it."""
+"""Records of runs, read from work folders during or after training, and a page about them."""

@@ -36,12 +36,12 @@ class History:
 
     @functools.cached_property
     def config(self) -> dict:
-        """Dotted keys and values of the run's config; of another version of the program too."""
+        """Dotted keys and values of the run's config; also of another version of the program."""
         return flat(as_tuples(read_json(self.folder.config)))
 
     @functools.cached_property
     def starts(self) -> list[list[dict]]:
-        """Rows of `goodput.jsonl`, a list for each start: first its own row, then what it had spent."""
+        """Rows of `goodput.jsonl`, a list for each start: first its description, then its seconds."""
         found: list[list[dict]] = []
         for row in goodput.read_rows(self.folder.goodput) if self.folder.goodput.exists() else ():
             if "began" in row:
@@ -78,7 +78,7 @@ class History:
         return last or max((row["step"] for row in self.train[-1:]), default=0)
 
     @property
-    def seen(self) -> float | None:
+    def last_row_time(self) -> float | None:
         """Time of the last row, in seconds since 1970."""
         return self.starts[-1][-1]["time"] if self.starts else None
 
@@ -100,7 +100,7 @@ class History:
         """`running`, `finished`, `stopped`, or `new` without a start."""
         holder = read_holder(self.folder)
         here = holder.get("host") == socket.gethostname()
-        if holder and (_is_alive(holder["process"]) if here else time.time() - (self.seen or 0) < SILENT):
+        if holder and (_is_alive(holder["process"]) if here else time.time() - (self.last_row_time or 0) < SILENT):
             return "running" if holder["command"] == "train" else holder["command"]
         return "new" if not self.step else "finished" if self.step >= self.steps else "stopped"
 
@@ -127,7 +127,7 @@ class History:
             "loss": last[0]["loss"] if last else None,
             "best_validation": min(scores, default=None),
             "tokens_per_second": speeds[-1][1] if speeds else None,
-            "seen": self.seen,
+            "seen": self.last_row_time,
         }
 
 

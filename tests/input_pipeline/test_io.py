@@ -69,7 +69,8 @@ def test_lock_of_killed_process(root, quick_locks):
     process = multiprocessing.get_context("spawn").Process(target=_hold_lock_and_die, args=(str(path), io.BEAT))
     process.start()
     process.join(60)
-    with io.lock(path, timeout=30):
+    assert process.exitcode == 0  # it died with the lock
+    with io.lock(path, timeout=30):  # raises if it is still held
         pass
 
 

@@ -1,5 +1,6 @@
 """One writer at a time in a work folder."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -8,8 +9,9 @@ import time
 import pytest
 from runs import ROOT
 
-from pretrain.distributed.lock import hold_workdir
+from pretrain.distributed.lock import hold_workdir, read_holder
 from pretrain.errors import UserError
+from pretrain.workdir import Workdir
 
 HOLD = """
 import sys, time
@@ -42,7 +44,7 @@ def test_lock_of_a_killed_process(holder, tmp_path):
     holder.kill()
     holder.wait()
     with hold_workdir(str(tmp_path / "run"), "train", print):
-        pass
+        assert read_holder(Workdir(str(tmp_path / "run")))["process"] == os.getpid()
 
 
 def test_lock_queue(tmp_path):
