@@ -29,6 +29,11 @@ DRAW = functools.partial(np.random.default_rng, 0)
 NLL = optax.softmax_cross_entropy_with_integer_labels
 
 
+@pytest.fixture(autouse=True)
+def torch_seed():
+    torch.manual_seed(0)
+
+
 @dataclasses.dataclass
 class Case:
     """One family: our model section, their model, and the same question to both."""
@@ -39,9 +44,9 @@ class Case:
     ask: Callable  # module -> {"loss": tensor, name: tensor}
     answer: Callable  # (model, params) -> (loss, {name: array})
     dtype: str = "float64"
+    rounding: float = 3e-6  # of gradients, as a share of the largest
 
     def __post_init__(self):
-        torch.manual_seed(0)
         self.module = self.module.to(getattr(torch, self.dtype)).eval()
         with torch.no_grad():  # wide enough for attention to be sharp, and for biases and gains to count
             for parameter in self.module.parameters():
@@ -148,7 +153,8 @@ def t5(gated=False):
         found = {"hidden": hidden[0, :length], "logits": logits, "encoded": encoded[0, : real.sum()]}
         return NLL(logits, targets[scored]).mean(), found
 
-    return Case("t5", fields, module, ask, answer)
+    # Its scores are not divided by sqrt(H), so their softmax is the sharpest.
+    return Case("t5", fields, module, ask, answer, rounding=1e-5)
 
 
 def t5_rows():
@@ -239,7 +245,9 @@ def test_model_equals_hugging_faces(name):
     # Some gradients (the key's bias) are 0 but for rounding, so the scale is that of the whole tree.
     scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradients))
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=roundings * 3e-6 * scale), gradient, gradients
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=roundings * case.rounding * scale),
+        gradient,
+        gradients,
     )
 
     torch.optim.AdamW(case.module.parameters(), lr=1e-2, eps=1e-4, weight_decay=0.1).step()
