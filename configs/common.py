@@ -236,13 +236,17 @@ def base() -> dict:
             clip=non_negative(1.0),  # maximum global gradient norm; 0 means no clipping
         ),
         schedule=dict(
-            kind="cosine",  # constant, linear, cosine or rsqrt (inverse square root)
+            kind="cosine",  # constant, linear, cosine, rsqrt (inverse square root), wsd, slanted (ULMFiT)
             peak=non_negative(1e-3),  # highest learning rate
             warmup=non_negative(100),  # updates of linear warm-up from 0
             hold=non_negative(0),  # updates at `peak` after the warm-up
             decay_steps=non_negative(0),  # updates until `end`, warm-up and hold included; 0 means train.steps
-            end=share(0.1),  # final learning rate as a share of peak (linear and cosine)
+            end=share(0.1),  # final learning rate as a share of peak (linear, cosine and wsd)
             beneath_warmup=False,  # linear and cosine decay starts at update 0, and applies after the warm-up
+            cooldown=share(0.2),  # wsd (warm-up, stable, decay): share of the steps that decay, at their end
+            cooldown_shape="1-sqrt",  # wsd: how it decays, 1-sqrt or linear
+            cut_frac=share(0.1),  # slanted: share of the steps that rise from peak / ratio; the others fall back to it
+            ratio=count(32.0),  # slanted: peak over the lowest rate
         ),
         mesh=dict(
             data=devices(-1),  # devices along each axis; one of them may be -1: whatever is left

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from configs import common
 from pretrain.errors import UserError, lookup
 
 NEGLIGIBLE = 1e-5  # share of the peak below which a learning rate teaches next to nothing
@@ -18,24 +19,36 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
     `cosine` and `linear` fall to end * peak at `decay_steps` (default `steps`): from the peak, or with `beneath_warmup`
     from where they would be had they fallen since update 0. `rsqrt` falls as peak * sqrt((warmup + hold) / n); n counts
     from 1 after a warm-up (Vaswani et al. 2017, section 5.3), else from 0 (Raffel et al. 2019, section 3.1.2).
+
+    `wsd` stays at the peak until the last `cooldown` of the steps (Hu et al. 2024, section 4; Hägele et al. 2024,
+    section 3). `slanted` rises from peak / ratio during the first `cut_frac` of the steps and falls back to it (Howard
+    and Ruder 2018, equation 3).
     """
-    kind, peak, warmup = options["kind"], options["peak"], options["warmup"]
-    flat = warmup + options["hold"]
+    kind, peak, warmup, end = (options[key] for key in ("kind", "peak", "warmup", "end"))
+    flat, floor, first = warmup + options["hold"], 0.0, 1
     total = options["decay_steps"] or steps
     decay, ends = lookup("config.schedule.kind", kind, SCHEDULES), kind in ("linear", "cosine")
-    if flat > total and ends:
-        longer = "config.schedule.decay_steps" if options["decay_steps"] else "config.train.steps"
-        raise UserError(
-            f"config.schedule.warmup={warmup} (plus config.schedule.hold={options['hold']}) exceeds the schedule's "
-            f"{total} steps. Lower it, or raise {longer}."
-        )
     # BERT's released code counts the decay from step 0, beneath the warm-up.
     begin = 0 if options["beneath_warmup"] and ends else flat
-    after = decay(peak, max(1, total - begin), options["end"], max(1, flat), bool(warmup))
+    if kind == "wsd":
+        decay = lookup("config.schedule.cooldown_shape", options["cooldown_shape"], COOLDOWNS)
+        begin, flat = total - round(total * options["cooldown"]), warmup
+    elif kind == "slanted":
+        # 1e-9: a product such as 0.29 * 100 may be a bit below the whole number.
+        warmup = begin = flat = max(1, int(total * options["cut_frac"] + 1e-9))
+        floor, end, first = 1 / options["ratio"], 1 / options["ratio"], 0
+    if (ends and flat > total) or (kind == "wsd" and flat > begin):
+        longer = "config.schedule.decay_steps" if options["decay_steps"] else "config.train.steps"
+        more = f"cooldown={options['cooldown']}" if kind == "wsd" else f"hold={options['hold']}"
+        raise UserError(
+            f"config.schedule.warmup={warmup} (plus config.schedule.{more}) exceeds the schedule's {total} steps. "
+            f"Lower it, or raise {longer}."
+        )
+    after = decay(peak, max(1, total - begin), end, max(1, flat), bool(warmup))
 
     # Both branches are computed at each step: `count` is traced.
     def rate(count):
-        rise = peak * (count + 1) / max(1, warmup)
+        rise = peak * (floor + (1 - floor) * (count + first) / max(1, warmup))
         fall = jnp.where(count < begin, peak, after(jnp.maximum(count - begin, 0)))
         # Compiled, linear's difference may miss 0 by a bit, and a negative rate would climb the loss.
         return jnp.where(count < warmup, rise, jnp.maximum(fall, 0))
@@ -43,13 +56,32 @@ def schedule(options: Mapping, steps: int) -> optax.Schedule:
     return rate
 
 
+def _linear(peak, length, end, flat, from_one):
+    return optax.linear_schedule(peak, peak * end, length)
+
+
+def _one_minus_sqrt(peak, length, end, flat, from_one):
+    return lambda n: peak * (1 - (1 - end) * jnp.sqrt(jnp.minimum(n / length, 1)))
+
+
 # (peak, length after the flat part, end, flat part, whether n counts from 1) -> rate by updates after the flat part
 SCHEDULES = {
     "constant": lambda peak, length, end, flat, from_one: optax.constant_schedule(peak),
-    "linear": lambda peak, length, end, flat, from_one: optax.linear_schedule(peak, peak * end, length),
+    "linear": _linear,
     "cosine": lambda peak, length, end, flat, from_one: optax.cosine_decay_schedule(peak, length, end),
     "rsqrt": lambda peak, length, end, flat, from_one: lambda n: peak * jnp.sqrt(flat / (n + flat + from_one)),
+    "wsd": _one_minus_sqrt,  # or another of COOLDOWNS
+    "slanted": _linear,
 }
+COOLDOWNS = {"1-sqrt": _one_minus_sqrt, "linear": _linear}  # config.schedule.cooldown_shape
+# Keys that a kind ignores, apart from those that no other kind reads.
+IGNORED = {
+    "constant": ("decay_steps", "hold", "beneath_warmup"),
+    "rsqrt": ("decay_steps", "beneath_warmup"),
+    "wsd": ("hold", "beneath_warmup"),
+    "slanted": ("hold", "beneath_warmup"),
+}
+OWN = {"wsd": ("cooldown", "cooldown_shape"), "slanted": ("cut_frac", "ratio")}  # keys that only these kinds read
 
 
 def warn_of_change(before, now, step: int) -> str | None:
@@ -78,11 +110,11 @@ def warn_of_change(before, now, step: int) -> str | None:
 
 def warn_of_unused_keys(config) -> str | None:
     """A warning if the kind of schedule ignores keys that are set, else None."""
-    kind, beneath = config.schedule.kind, config.schedule.beneath_warmup
-    ignored = {"constant": ("decay_steps", "hold", "beneath_warmup"), "rsqrt": ("decay_steps", "beneath_warmup")}
+    kind, default = config.schedule.kind, common.base().schedule
     # A decay that counts from step 0 has no flat part.
-    names = ignored.get(kind, ("hold",) if beneath else ())
-    keys = [f"config.schedule.{key}={config.schedule[key]}" for key in names if config.schedule[key]]
+    names = IGNORED.get(kind, ("hold",) if config.schedule.beneath_warmup else ())
+    names += tuple(key for other, keys in OWN.items() if other != kind for key in keys)
+    keys = [f"config.schedule.{key}={config.schedule[key]}" for key in names if config.schedule[key] != default[key]]
     return f"warning: {' and '.join(keys)} without effect: config.schedule.kind={kind} ignores it" if keys else None
 
 

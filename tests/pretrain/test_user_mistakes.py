@@ -76,6 +76,8 @@ COMMAND_LINES = [
     (["describe", TINY, "--config.model.attention=('loc_8',)"], "loc_8"),
     (["describe", TINY, "--config.optimizer.name=adam"], "adamw"),
     (["describe", TINY, "--config.schedule.kind=cosin"], "cosine"),
+    (["describe", TINY, "--config.schedule.kind=wsd", "--config.schedule.cooldown=1"], "config.schedule.cooldown"),
+    (["describe", TINY, "--config.schedule.kind=wsd", "--config.schedule.cooldown_shape=sqrt"], "1-sqrt"),
     (["describe", TINY, "--config.data.layout=x"], "data.layout"),
     (["describe", TINY, "--config.data.train=stdlb"], "stdlb"),
     (["describe", TINY, "--config.tokenizer.kind=x"], "tokenizer.kind"),

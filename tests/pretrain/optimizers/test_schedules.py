@@ -1,6 +1,8 @@
 """Schedules against closed forms, and warnings of schedules that change or end."""
 
+import math
 import re
+from fractions import Fraction
 
 import jax
 import numpy as np
@@ -23,6 +25,9 @@ from pretrain.optimizers.schedules import schedule, warn_of_change, warn_of_end,
         ({"kind": "rsqrt", "hold": 5}, {4: 0.5, 9: 1.0, 14: 1.0, 15: (15 / 16) ** 0.5, 59: 0.5}),
         ({"kind": "linear", "hold": 30, "end": 0.0}, {4: 0.5, 10: 1.0, 40: 1.0, 70: 0.5, 100: 0.0}),
         ({"kind": "linear", "end": 0.5, "decay_steps": 50}, {30: 0.75, 50: 0.5, 99: 0.5}),
+        ({"kind": "wsd", "end": 0.0}, {4: 0.5, 9: 1.0, 80: 1.0, 81: 1 - 20**-0.5, 85: 0.5, 100: 0.0, 150: 0.0}),
+        ({"kind": "wsd", "end": 0.1, "cooldown_shape": "linear"}, {10: 1.0, 80: 1.0, 90: 0.55, 100: 0.1}),
+        ({"kind": "wsd", "end": 0.1, "cooldown": 0.5, "decay_steps": 40}, {20: 1.0, 25: 0.55, 40: 0.1, 99: 0.1}),
     ],
 )
 def test_schedules(options, points):
@@ -31,6 +36,26 @@ def test_schedules(options, points):
     rate = schedule(config.schedule, 100)
     for step, value in points.items():
         np.testing.assert_allclose(rate(step), value, rtol=1e-5, err_msg=str(step))
+
+
+@pytest.mark.parametrize(("steps", "cut_frac", "ratio"), [(100, 0.1, 32.0), (200, 0.29, 8.0), (1130, 0.1, 32.0)])
+def test_slanted_triangle_is_the_published_one(steps, cut_frac, ratio):
+    """Howard and Ruder 2018, equation 3, with the same names."""
+    options = common.base().schedule.to_dict() | {"kind": "slanted", "peak": 0.01, "warmup": 3, "end": 0.5}
+    rates = schedule(options | {"cut_frac": cut_frac, "ratio": ratio}, steps)(np.arange(steps + 1))
+    cut = math.floor(Fraction(str(cut_frac)) * steps)
+    t = np.arange(steps + 1)
+    p = np.where(t < cut, t / cut, 1 - (t - cut) / (cut * (1 / cut_frac - 1)))
+    np.testing.assert_allclose(rates, 0.01 * (1 + p * (ratio - 1)) / ratio, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"kind": "slanted"}, {"kind": "wsd", "warmup": 0}])
+@pytest.mark.parametrize("steps", [1, 3, 19, 105])
+def test_short_schedules_stay_between_end_and_peak(options, steps):
+    """19 steps cut at 1: the published formula would become negative."""
+    options = common.base().schedule.to_dict() | {"peak": 1.0, "end": 1 / 32} | options
+    rates = np.asarray(schedule(options, steps)(np.arange(steps + 1)))
+    assert rates.min() >= 1 / 32 - 1e-6 and rates.max() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("kind", "step"), [("linear", 4), ("cosine", 50)])
@@ -79,4 +104,8 @@ def test_unused_schedule_keys_warn():
     warning = warn_of_unused_keys(config)
     assert "config.schedule.hold=5" in warning and "config.schedule.beneath_warmup=True" in warning
     config.schedule.update(kind="rsqrt", beneath_warmup=False)
+    assert warn_of_unused_keys(config) is None
+    config.schedule.update(ratio=8.0)
+    assert "config.schedule.ratio=8.0" in warn_of_unused_keys(config)
+    config.schedule.update(kind="slanted", hold=0)
     assert warn_of_unused_keys(config) is None
