@@ -34,6 +34,7 @@ class EncoderBase(Model):
     """
 
     causal: ClassVar[bool] = False
+    head_params: ClassVar[tuple[str, ...]] = (*Model.head_params, "transform", "transform_norm", "pooler", "pairs")
 
     position_offset: int
     types: int

@@ -40,6 +40,10 @@ class Electra(EncoderBase):
     """
 
     has_discriminator: ClassVar[bool] = True
+    head_params: ClassVar[tuple[str, ...]] = (
+        *EncoderBase.head_params,
+        *("judge", "verdict", "copier", "generator/transform", "generator/transform_norm", "generator/head_bias"),
+    )
 
     generator_size: float
     head: str

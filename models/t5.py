@@ -39,6 +39,7 @@ class EncoderDecoder(Model):
     """
 
     causal: ClassVar[bool] = False
+    final_norms: ClassVar[tuple[str, ...]] = ("encoder_norm", "decoder_norm")
 
     decoder_layers: int
     head_size: int

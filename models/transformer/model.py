@@ -36,6 +36,9 @@ class Model(nn.Module):
     inputs: ClassVar[tuple[str, ...]]
     causal: ClassVar[bool]
     single_softmax: ClassVar[bool] = True
+    # Patterns of parameters above all layers: those of the heads, and norms of the last states.
+    head_params: ClassVar[tuple[str, ...]] = ("head", "head_bias")
+    final_norms: ClassVar[tuple[str, ...]] = ("final_norm",)
     has_discriminator: ClassVar[bool] = False
 
     vocab_size: int

@@ -17,7 +17,7 @@ from pretrain.optimizers.adafactor import adafactor
 from pretrain.optimizers.adam import adagrad, adamw, lamb, lion, sgd
 from pretrain.optimizers.muon import muon
 from pretrain.optimizers.schedules import schedule
-from pretrain.optimizers.transforms import skip_nonfinite
+from pretrain.optimizers.transforms import scale_by_depth, skip_nonfinite
 
 OPTIMIZERS = {
     "adamw": adamw,
@@ -39,7 +39,9 @@ def build(options: Mapping, schedule_options: Mapping, steps: int, roles) -> opt
     # Clipping first: moments see clipped gradients, as in BERT and T5.
     clip = optax.clip_by_global_norm(options["clip"]) if options["clip"] else optax.identity()
     rate = skip_nonfinite(optax.scale_by_learning_rate(schedule(schedule_options, steps)))
-    return _in_float32(optax.chain(clip, optimizer(options, roles), rate))
+    # Last, so that it scales decay too, and trust ratios and clipped updates do not cancel it.
+    depth = scale_by_depth(options, roles)
+    return _in_float32(optax.chain(clip, optimizer(options, roles), rate, *[depth] * bool(depth)))
 
 
 def _in_float32(transformation: optax.GradientTransformationExtraArgs) -> optax.GradientTransformationExtraArgs:

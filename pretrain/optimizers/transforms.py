@@ -3,13 +3,17 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from models.layers.init import is_box
+from models.layers.init import is_box, path_name
 from pretrain.errors import lookup
+
+TASK_HEAD = "head"  # where the parameters of a task's head are
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,8 @@ class Role:
 
     stacked: bool  # [L, ...]: a tensor for each layer
     inputs: int  # leading axes, after the stacked one, that are inputs of a matrix; 0 for biases and gains
+    above: tuple[int, ...] = (0,)  # layers above it: a number for each layer if stacked, else one
+    head: bool = False  # predicts from the last layer's states
 
     @property
     def matrix(self) -> bool:
@@ -25,14 +31,50 @@ class Role:
         return self.inputs > 0
 
 
-def roles(params):
-    """The role of every parameter, of the boxes in which a model starts them (`models.layers.init`)."""
-    return jax.tree.map(lambda box: Role(box.stacked, box.inputs), params, is_leaf=is_box)
+def roles(params, model):
+    """The role of every parameter of `model`, of the boxes in which it starts them (`models.layers.init`).
+
+    Each stack counts its own layers. All layers are above a parameter outside of the stacks, unless it reads the last
+    one's states.
+    """
+    boxes = jax.tree.leaves(params, is_leaf=is_box)
+    depth = max((box.value.shape[0] for box in boxes if box.stacked), default=0)
+
+    def one(path, box):
+        name, heads = path_name(path), (TASK_HEAD, *model.head_params)
+        head = not box.stacked and matches(name, heads)
+        above = tuple(reversed(range(box.value.shape[0]))) if box.stacked else (depth,)
+        return Role(box.stacked, box.inputs, (0,) if head or matches(name, model.final_norms) else above, head)
+
+    return jax.tree_util.tree_map_with_path(one, params, is_leaf=is_box)
+
+
+def matches(name: str, patterns) -> bool:
+    """Whether a parameter's path, or a part of the tree that it is in, has one of the `patterns` ("layers/*/bias")."""
+    return any(fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*") for pattern in patterns)
 
 
 def map_roles(function: Callable, roles, *trees):
     """`function(role, leaf, ...)` over trees like the parameters; what optax masks stays masked."""
     return jax.tree.map(lambda role, *nodes: jax.tree.map(functools.partial(function, role), *nodes), roles, *trees)
+
+
+def by_layer(role: Role, values, leaf) -> np.ndarray:
+    """`values`, one for each of `role.above`, along the first axis of a stacked leaf; a scalar for any other."""
+    return np.reshape(values, (-1, *(1,) * (leaf.ndim - 1)) if role.stacked else ())
+
+
+def scale_by_depth(options, roles) -> optax.GradientTransformation | None:
+    """Rates by depth: times layer_decay^(layers above); heads times `head_rate`. None if both are 1."""
+    decay, head = options["layer_decay"], options["head_rate"]
+    if decay == head == 1:
+        return None
+
+    def scale(role, update):
+        factors = np.float32([decay**above * (head if role.head else 1) for above in role.above])
+        return update * by_layer(role, factors, update)
+
+    return optax.stateless(lambda updates, params=None: map_roles(scale, roles, updates))
 
 
 DECAY = {"matrices": lambda role: role.matrix, "all": lambda role: True}  # config.optimizer.decay

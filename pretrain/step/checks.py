@@ -60,6 +60,12 @@ def _check_context(config, key: str, length: int, context_key: str, context: int
 
 def check_model(model, config) -> None:
     """Raise UserError where the model does not fit the layout of the data or a tokenizer of known size."""
+    sets = getattr(model, "groups", 0)
+    if config.optimizer.layer_decay != 1 and 0 < sets < model.layers:
+        raise UserError(
+            f"config.optimizer.layer_decay={config.optimizer.layer_decay}: the {model.layers} layers share {sets} sets "
+            "of parameters. Set it to 1."
+        )
     # The shapes for one row show whether there is a memory at all.
     if recurrent_state.shapes(model, 1) and config.data.layout != "stream":
         raise UserError(f"config.data.layout={config.data.layout}: the model's memory needs rows in order. Set stream.")

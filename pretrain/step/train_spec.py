@@ -164,7 +164,7 @@ def _build(config, make_mesh: Callable) -> TrainSpec:
         "features": features,
         "length": config.data.length,
         "objective": objective,
-        "optimizer": optimizers.build(config.optimizer, config.schedule, config.train.steps, roles(parameters)),
+        "optimizer": optimizers.build(config.optimizer, config.schedule, config.train.steps, roles(parameters, model)),
         "learning_rate": schedule(config.schedule, config.train.steps),
         "accumulate": config.train.accumulate,
         "frozen_parameters": {} if objective.teacher is None else parameters_of(objective.teacher),

@@ -81,6 +81,7 @@ COMMAND_LINES = [
     (["describe", TINY, "--config.data.layout=x"], "data.layout"),
     (["describe", TINY, "--config.data.train=stdlb"], "stdlb"),
     (["describe", TINY, "--config.tokenizer.kind=x"], "tokenizer.kind"),
+    (["describe", "--config=configs/albert.py:mini_stdlib", "--config.optimizer.layer_decay=0.8"], "layer_decay=0.8"),
     (["describe", OF_T5, "--config.data.length=1"], "data.length"),
 ]
 CONFIGS = [
