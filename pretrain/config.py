@@ -6,12 +6,11 @@ the overrides. The declared keys, types and ranges are in `configs/common.py`; a
 """
 
 import contextlib
-import copy
 import importlib.util
 import json
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from absl import flags
@@ -22,8 +21,8 @@ import models
 from configs import common
 from configs.ranges import Range
 from input_pipeline.io import make_folder, open_path, read_json
-from pretrain.errors import USER_ERRORS, UserError, join_some, nearest
-from pretrain.workdir import CONFIG, FRESH_START, Workdir, write
+from pretrain.errors import USER_ERRORS, UserError, nearest
+from pretrain.workdir import CONFIG, Workdir, write
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_RECIPES = ("__init__", "common", "model_kinds", "ranges")
@@ -33,14 +32,6 @@ OF_A_KIND = {"model": common.MODELS, "objective": common.OBJECTIVES}
 # Sections that hold any subset of the model's keys: the ones that differ from `config.model`.
 PARTIAL = ("evaluate.model", "distill.model")
 
-# Keys that a run may change when it continues: where, how and how long it runs, but not what it learns.
-FREE = (
-    *("name", "mesh", "log", "checkpoint", "evaluate", "objective.selects", "schedule.decay_steps"),
-    *("train.steps", "train.accumulate", "train.backend", "train.max_bad_steps", "train.on_bad_step"),
-    *("train.patience", "train.compare_every", "data.store", "data.workers", "data.prefetch"),
-    *("model.scan", "model.remat", "model.attention_path"),
-)
-DROPOUT = "model.dropout"  # free as well: BART and mBART lower it during pretraining
 # Keys that older work folders lack; their defaults do not change a run.
 YOUNGER = ("data.on_bad_record", "data.bad_records", "data.replace_surrogates", "log.seconds", "log.wandb")
 YOUNGER += ("schedule.cooldown", "schedule.cooldown_shape", "schedule.cut_frac", "schedule.ratio")
@@ -48,7 +39,6 @@ YOUNGER += tuple(f"model.{name}" for name in ("norm_offset", "rope_theta", "rope
 YOUNGER += ("optimizer.layer_decay", "optimizer.head_rate")
 OF_A_HOST = ("data.store", "data.workers", "data.prefetch")  # may differ between the processes of one run
 DTYPES = {"bf16": "bfloat16", "fp32": "float32", "f32": "float32", "fp16": "float16", "f16": "float16"}  # short names
-MAX_DIFFERENCES = 6  # keys that one message names
 
 
 def ignore(message: str) -> None:
@@ -315,58 +305,6 @@ def check_folder(workdir: str, flag: str = "--workdir") -> None:
     if saved_config.is_file() and "model_type" in read_json(saved_config):
         fix = f"Run `pretrain import --folder={workdir} --workdir=NEW` first"
         raise UserError(f"{flag}={workdir}: a Hugging Face model. {fix}.")
-
-
-def differences(old: Mapping, new: Mapping) -> list[str]:
-    """Keys that `new` changes in a run that began as `old`, apart from those that a run may change."""
-    a, b = flat(old), flat(new)
-    # A trailing dot makes "mesh" match "mesh.data" and not "mesher".
-    free = tuple(f"{key}." for key in FREE)
-    fixed = [key for key in sorted(a.keys() | b.keys()) if not f"{key}.".startswith((*free, DROPOUT))]
-    return [
-        f"{key} ({a.get(key, 'absent')!r} there, {b.get(key, 'absent')!r} here)"
-        for key in fixed
-        if a.get(key) != b.get(key)
-    ]
-
-
-def changed_dropout(old: ConfigDict, new: ConfigDict) -> str | None:
-    """Dropout rates that `new` changes, for the log of a run that continues."""
-    a, b = flat(old), flat(new)
-    changed = [f"config.{k} is {b[k]}, was {a[k]}" for k in sorted(b) if k.startswith(DROPOUT) and a.get(k) != b[k]]
-    return ", ".join(changed) or None
-
-
-def check_unedited(workdir: str, config: ConfigDict, made_with: Mapping, remedy: str = "undo the change") -> None:
-    """Raises UserError if the work folder's config is not the one that its checkpoints were `made_with`, as JSON.
-
-    Keys that only one of them has belong to another version.
-    """
-    before = flat(as_tuples(made_with))
-    now = {key: value for key, value in flat(config).items() if key in before}
-    if changed := differences({key: before[key] for key in now}, now):
-        shown = join_some(changed, MAX_DIFFERENCES, "; ")
-        raise UserError(f"{Workdir(workdir).config}: edited after its checkpoints were made: {shown}; {remedy}.")
-
-
-def of_start(config: ConfigDict, made_with: Mapping) -> ConfigDict:
-    """`config` with the values of the start that saved a checkpoint, which it was `made_with`, as JSON."""
-    before, types = copy.deepcopy(config), {key: type(value) for key, value in flat(config).items()}
-    values = flat(as_tuples(made_with)).items()
-    with before.unlocked():
-        before.update_from_flattened_dict({key: v for key, v in values if type(v) is types.get(key)})
-    return before
-
-
-def check_same_run(workdir: str, config: ConfigDict) -> None:
-    """Raises UserError if the work folder holds checkpoints of a run of another config."""
-    if not Workdir(workdir).steps():
-        return
-    if changed := differences(saved(workdir), config):
-        shown = join_some(changed, MAX_DIFFERENCES, "; ")
-        raise UserError(
-            f"--workdir={workdir}: has another config: {shown}. Choose another --workdir, or {FRESH_START}."
-        )
 
 
 def as_tuples(value):

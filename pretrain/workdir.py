@@ -87,6 +87,11 @@ class Workdir:
         return self.path / "goodput.jsonl"
 
     @property
+    def changes(self) -> Path:
+        """Record of the keys that resumed runs changed."""
+        return self.path / "changes.jsonl"
+
+    @property
     def profile(self) -> Path:
         return self.path / "profile"
 

@@ -71,7 +71,7 @@ FLOORS = {
         {"step"},
         {"losses", "optimizers"},
         {"parallel", "checkpoints"},
-        {"distributed"},
+        {"distributed", "changes"},
         {"metrics"},
         {"config"},
         {"workdir"},

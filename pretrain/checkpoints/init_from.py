@@ -9,6 +9,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from input_pipeline import io, pipeline
 from input_pipeline.tokenizers import store as tokenizer_store
+from pretrain import changes
 from pretrain import config as configs
 from pretrain.checkpoints import restore
 from pretrain.checkpoints.restore import Checkpoints
@@ -134,7 +135,7 @@ def find_weights(name: str, workdir: str, key: str = "train.start_from") -> Weig
         raise UserError(f"config.{key}={name}: this run's own folder. Choose another --workdir.")
     config, checkpoints = configs.saved(run, f"config.{key}"), Checkpoints(run)
     folder = checkpoints.workdir.checkpoint(checkpoints.find(word, f"config.{key}"))
-    configs.check_unedited(run, config, restore.saved_config(on_host0(lambda: restore.read_notes(folder))))
+    changes.check_unedited(run, config, restore.saved_config(on_host0(lambda: restore.read_notes(folder))))
     return Weights(f"config.{key}={name}", folder, Workdir(run).folders.tokenizer, config.model)
 
 

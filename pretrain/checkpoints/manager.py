@@ -212,7 +212,7 @@ def holds_run(workdir: str) -> bool:
 
 
 def _parts_of_run(here: Workdir) -> tuple[Path, ...]:
-    return here.checkpoints, here.metrics, here.goodput, here.teacher.path
+    return here.checkpoints, here.metrics, here.goodput, here.changes, here.teacher.path
 
 
 def start_fresh(workdir: str, name: str, config) -> None:

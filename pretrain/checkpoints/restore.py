@@ -17,7 +17,7 @@ from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from input_pipeline import io
 from models.layers.init import path_name
-from pretrain import config as configs
+from pretrain import changes
 from pretrain.checkpoints import integrity
 from pretrain.distributed.consensus import allgather_json, on_all_hosts, on_host0
 from pretrain.distributed.init import print_on_host0
@@ -305,7 +305,7 @@ class Checkpoints:
         folder = self.workdir.checkpoint(step)
         data = read_data(folder)
         check_origin(folder, data, {"tokenizer": tokenizer.fingerprint})
-        on_all_hosts(lambda: configs.check_unedited(str(self.workdir.path), config, saved_config(data)))
+        on_all_hosts(lambda: changes.check_unedited(str(self.workdir.path), config, saved_config(data)))
         warn_if_bad(folder, data, read)
 
     def restore_params(self, step: int, shapes):

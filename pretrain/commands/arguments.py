@@ -90,6 +90,7 @@ class Train(ConfigArguments):
 
     workdir: str = argument("", WORKDIR + " (default: runs/<name of the config>)")
     fresh: str = argument("", "start at step 0 and move the present run to earlier/NAME; once for each NAME")
+    allow: str = argument("", "keys that a resumed run may change, such as schedule.peak,optimizer.clip")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

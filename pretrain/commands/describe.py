@@ -11,6 +11,7 @@ from input_pipeline import pipeline, validate
 from input_pipeline.io import info
 from input_pipeline.tokenizers.settings import known_padding
 from models.layers.init import is_box, path_name
+from pretrain import changes
 from pretrain import config as configs
 from pretrain.checkpoints.restore import Checkpoints
 from pretrain.commands.arguments import Describe
@@ -110,6 +111,8 @@ def report(config, format: str, workdir: str = "") -> None:
     if run := facts["run"]:
         loss = "" if run["loss"] is None else f"validation loss {run['loss']:.4f}, "
         print(f"run: step {run['step']:,}/{config.train.steps:,}, {loss}saved {run['saved']}")
+        for row in run["changes"]:
+            print(f"changed: {changes.describe(row)}, {row['date']}")
     export = facts["export"]
     print(f"export: {export['class'] or export['reason']}")
     if mesh["whole"]:
@@ -152,13 +155,14 @@ def _mesh(spec, config) -> dict:
 
 
 def _run(workdir: str) -> dict | None:
-    """Step, validation loss and time of a run's newest checkpoint; None without one."""
+    """Step, validation loss and time of a run's newest checkpoint, and changed keys; None without one."""
     checkpoints = Checkpoints(workdir)
     if not (steps := checkpoints.steps()):
         return None
     loss, _ = checkpoints.losses().get(steps[-1], (None, ""))
     saved = info(checkpoints.workdir.checkpoint(steps[-1]) / POSITION).changed
-    return {"step": steps[-1], "loss": loss, "saved": time.strftime("%Y-%m-%d %H:%M", time.localtime(saved / 1e9))}
+    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(saved / 1e9))
+    return {"step": steps[-1], "loss": loss, "saved": date, "changes": changes.read(workdir)}
 
 
 def _export(config, workdir: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from pretrain import changes
 from pretrain import config as configs
 from pretrain.checkpoints.restore import Checkpoints
 from pretrain.commands.arguments import Plan
@@ -58,7 +59,7 @@ def _start(arguments: Plan, topology: Topology, config, begun: bool, best: Seque
 
     There are none for a run with checkpoints whose config would change.
     """
-    if begun and configs.differences(configs.saved(arguments.workdir), config):
+    if begun and changes.differences(configs.saved(arguments.workdir), config):
         return []
     flags = {"config": f"--config={arguments.config}"} if arguments.config else {}
     flags |= {key: f"--config.{key}={value}" for key, value in arguments.overrides}

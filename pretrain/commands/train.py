@@ -1,6 +1,7 @@
 """`pretrain train`: train a config in a work folder, or continue the run in it."""
 
 from input_pipeline import validate
+from pretrain import changes
 from pretrain import config as configs
 from pretrain.commands.arguments import Train
 from pretrain.commands.shared import check_processes, resolve
@@ -11,10 +12,11 @@ from pretrain.workdir import Workdir
 def run(arguments: Train) -> int:
     """Train; return the exit code."""
     config, workdir = resolve(arguments)
+    allowed = changes.parse_allowed(arguments.allow, config)
     start()
     check_processes(arguments, config)
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     sources = validate.check(*sections, Workdir(workdir).folders, configs.takes_tokenizer(config))
     from pretrain.training.trainer import train  # late: mistakes in the data are reported before seconds of imports
 
-    return train(config, workdir, arguments.fresh, sources)
+    return train(config, workdir, arguments.fresh, sources, allowed)

@@ -89,7 +89,9 @@ def warn_of_change(before, now, step: int) -> str | None:
 
     It names the update at which the two are furthest apart. Both arguments are whole configs.
     """
-    if step >= now.train.steps:
+    # A schedule of other keys was asked for with --allow.
+    same = {key for key in now.schedule if before.schedule[key] == now.schedule[key]} | {"decay_steps"}
+    if step >= now.train.steps or same != {*now.schedule}:
         return None
     # 10,000 updates are enough: schedules of two lengths differ over long stretches.
     updates = np.unique(np.linspace(step, now.train.steps - 1, 10_000).astype(np.int32))

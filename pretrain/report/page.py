@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from configs import common
+from pretrain import changes
 from pretrain import config as configs
 from pretrain.errors import USER_ERRORS
 from pretrain.metrics import goodput
@@ -88,6 +89,10 @@ def _settings(names, runs) -> str:
             for start, *_ in run.starts
         ]
         parts.append(_table(("start", "host", "processes", "devices", "versions"), starts))
+        if rows := changes.read(run.folder.name):
+            parts.append("<p>Keys that a resumed run changed, and the step after which.</p>")
+            cells = [(row["key"], _value(row["was"]), _value(row["now"]), row["step"], row["date"]) for row in rows]
+            parts.append(_table(("key", "was", "now", "after step", "date"), cells))
         spec, changed = differences(run)
         parts.append(
             f"<p>{len(changed)} keys differ from {html.escape(spec or 'the defaults (no recipe has its name)')}.</p>"

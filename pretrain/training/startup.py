@@ -4,13 +4,14 @@ import collections
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
 
 from input_pipeline import pipeline
 from input_pipeline.pipeline import Corpus
+from pretrain import changes
 from pretrain import config as configs
 from pretrain.checkpoints import params_only, restore
 from pretrain.checkpoints import teacher as teachers
@@ -205,21 +206,25 @@ def check_local_folder(config, workdir: str, fresh: str) -> None:
             raise UserError(f"{name}={value}: {workdir} is in an object store. Give a --workdir on a disk.")
 
 
-def check_same_run(config, workdir: str) -> None:
-    """Raise UserError if `workdir` holds a run of another config; imported weights do not count as a run."""
+def check_same_run(config, workdir: str, allowed: Sequence[str] | None = None) -> None:
+    """Raise UserError if `workdir` holds a run of another config; imported weights do not count as a run.
+
+    allowed: keys of --allow; None for commands without that flag.
+    """
     here = Workdir(workdir)
     if params_only.has_initial_weights(here):
         return
-    configs.check_same_run(workdir, config)
+    changes.check_same_run(workdir, config, allowed)
     if steps := here.steps():
         # config.json can be edited by hand; the newest checkpoint has the config that it was made with.
         made_with = restore.saved_config(restore.read_notes(here.checkpoint(steps[-1])))
-        configs.check_unedited(workdir, config, made_with, f"undo the change, or {FRESH_START}")
+        remedy = f"undo the change, or {FRESH_START}"
+        changes.check_unedited(workdir, config, made_with, allowed or (), remedy)
 
 
-def check_can_continue(config, workdir: str) -> None:
+def check_can_continue(config, workdir: str, allowed: Sequence[str] = ()) -> None:
     """Raise UserError where `workdir` holds a run that `config` cannot continue. Writes nothing."""
-    check_same_run(config, workdir)
+    check_same_run(config, workdir, allowed)
     check_checkpoints_exist(workdir)
     here = Workdir(workdir)
     # Without the check another tokenizer would be trained, and refused only then.
@@ -295,11 +300,12 @@ def report_measure(run: RunParts, checkpoints: CheckpointManager, step: int, rep
 
 
 def report_changes(config, workdir: str, step: int, report) -> None:
-    """Report what the config changes since the checkpoint of `step` was saved, and keys without effect."""
+    """Report and record what the config changes since the checkpoint of `step` was saved, and keys without effect."""
     warnings = [warn_of_end(config, step), warn_of_unused_keys(config)]
-    if step and Workdir(workdir).config.is_file():
+    if 0 < step < config.train.steps and Workdir(workdir).config.is_file():
         made_with = restore.saved_config(restore.read_notes(Workdir(workdir).checkpoint(step)))
-        before = configs.of_start(configs.saved(workdir), made_with)
-        warnings += [warn_of_change(before, config, step), configs.changed_dropout(before, config)]
+        before = changes.of_start(configs.saved(workdir), made_with)
+        warnings.append(warn_of_change(before, config, step))
+        warnings += map(changes.describe, changes.record(workdir, before, config, step))
     for warning in filter(None, warnings):
         report(warning)

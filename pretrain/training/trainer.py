@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import jax
 
@@ -29,11 +30,12 @@ from pretrain.training.startup import (
 from pretrain.workdir import Workdir
 
 
-def train(config, workdir: str, fresh: str = "", sources=None) -> int:
+def train(config, workdir: str, fresh: str = "", sources=None, allowed: Sequence[str] = ()) -> int:
     """Train `config` in `workdir`, from the newest checkpoint if there is one; return the exit code.
 
     `fresh` names the folder to which an earlier run is moved, so that this one begins at step 0. `sources` are the data
-    sources that `validate.check` returned; None: they are checked here.
+    sources that `validate.check` returned; None: they are checked here. `allowed`: keys that a run may change when it
+    continues, besides those that are free (`pretrain.changes`).
     """
     ledger = Ledger()
     check_local_folder(config, workdir, fresh)
@@ -52,7 +54,7 @@ def train(config, workdir: str, fresh: str = "", sources=None) -> int:
         others = find_other_runs(config, workdir, starts_fresh)
         config = set_teacher_model(config, others.teacher)
         if not starts_fresh:
-            on_all_hosts(lambda: check_can_continue(config, workdir))
+            on_all_hosts(lambda: check_can_continue(config, workdir, allowed))
         begins = starts_fresh or not on_host0(Workdir(workdir).steps)
         run = build_run(
             config,

@@ -6,6 +6,7 @@ import pytest
 
 from configs import common
 from pretrain import config as configs
+from pretrain.changes import check_same_run
 from pretrain.errors import UserError
 
 START = "from configs import common\n\n\ndef get_config(variant='none'):\n    config = common.base()\n"
@@ -130,8 +131,8 @@ def test_run_may_change_how_it_runs_but_not_what_it_learns(whole):
     config = configs.saved(str(whole))
     with config.unlocked():
         config.update_from_flattened_dict({"train.steps": 99, "mesh.data": 2, "model.dropout_residual": 0.0})
-    configs.check_same_run(str(whole), config)
+    check_same_run(str(whole), config)
     with config.unlocked():
         config.schedule.peak = 0.5
     with pytest.raises(UserError):
-        configs.check_same_run(str(whole), config)
+        check_same_run(str(whole), config)

@@ -29,6 +29,8 @@ COMMAND_LINES = [
     (["train", f"--workdir={__file__}"], "--workdir"),
     (["train", "--workdir=NEW"], "--workdir"),
     (["train", TINY, "--workdir=runs/a[b]"], "--workdir"),
+    (["train", TINY, "--workdir=RUN", "--allow=model.width"], "--allow=model.width"),
+    (["train", TINY, "--workdir=RUN", "--allow=schedule.peek"], "schedule.peak"),
     (["evaluate"], "--workdir"),
     (["evaluate", "--workdir=RUN", "--format=xml"], "--format"),
     (["evaluate", "--workdir=RUN", "--gzip=yes"], "--gzip"),
@@ -136,7 +138,12 @@ def test_config_mistake(mistake, changes, key):
 
 
 def test_config_of_another_run(mistake):
-    assert "schedule.peak" in mistake(["train", TINY, "--workdir=RUN", "--config.schedule.peak=0.5"])
+    words = small()
+    words[2] = "--workdir=RUN"
+    assert "--allow=schedule.peak" in mistake([*words, "--config.schedule.peak=0.5"])
+    assert "--allow" not in mistake([*words, "--config.schedule.peak=0.5", "--config.seed=1"])
+    # Allowing one key allows no other.
+    assert "seed" in mistake([*words, "--config.schedule.peak=0.5", "--config.seed=1", "--allow=schedule.peak"])
 
 
 def test_recipe_that_raises(mistake, tmp_path):

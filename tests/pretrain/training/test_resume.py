@@ -13,6 +13,7 @@ import pytest
 from runs import ROOT, STEPS, assert_same_leaves, command, environment, leaves, rows, train, train_here
 
 from pretrain.checkpoints.manager import CheckpointManager
+from pretrain.cli import main
 from pretrain.workdir import Workdir
 
 
@@ -58,6 +59,34 @@ def test_rows_are_written_before_a_checkpoint(tmp_path, text, signals, monkeypat
     monkeypatch.setattr(CheckpointManager, "save", save)
     assert train_here(tmp_path, text, train__steps=10) == 0
     assert there == {step: [*range(1, step + 1)] for step in (4, 8, 10)}
+
+
+def test_allowed_keys_change_from_the_resumed_step_on(whole, copy, text, signals, capsys):
+    """Recorded once, shown, and no obstacle to later starts, nor to reading checkpoints made before."""
+    workdir = copy(12)
+    keys = {"schedule__peak": 1e-4, "optimizer__weight_decay": 0.2, "schedule__kind": "constant", "train__steps": 28}
+    assert train_here(workdir, text, **keys) == 2
+    assert "--allow=optimizer.weight_decay,schedule.kind,schedule.peak " in capsys.readouterr().err
+    assert train_here(workdir, text, "--allow=schedule, optimizer.weight_decay", **keys) == 0
+    told = capsys.readouterr().err
+    assert "schedule.peak 0.003 -> 0.0001 from step 13" in told and "changes the schedule" not in told
+    # As if killed before its first checkpoint, and started again without the keys: the folder has them.
+    for step in Workdir(workdir).steps():
+        if step > 12:
+            shutil.rmtree(workdir / "checkpoints" / str(step))
+    assert main(["train", f"--workdir={workdir}"]) == 0
+    rates = [json.loads(line) for line in (workdir / "metrics" / "train.jsonl").read_text().splitlines()]
+    before = [json.loads(line) for line in (whole / "metrics" / "train.jsonl").read_text().splitlines()]
+    assert [row["learning_rate"] for row in rates[:12]] == [row["learning_rate"] for row in before[:12]]
+    assert [row["learning_rate"] for row in rates[12:]] == pytest.approx([1e-4] * 16)
+    assert main(["describe", f"--workdir={workdir}", "--format=json"]) == 0
+    found = json.loads(capsys.readouterr().out)["run"]["changes"]
+    assert {(row["key"], row["now"], row["step"]) for row in found} == {
+        *(("schedule.peak", 1e-4, 12), ("optimizer.weight_decay", 0.2, 12)),
+        *(("schedule.kind", "constant", 12), ("train.steps", 28, 12)),
+    }
+    assert len(found) == 4 and all(row["date"].endswith(" UTC") for row in found)
+    assert main(["evaluate", f"--workdir={workdir}", "--step=12"]) == 0
 
 
 def test_start_without_steps_deletes_no_checkpoint(whole, tmp_path, text, signals, capsys):
