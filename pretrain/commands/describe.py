@@ -47,7 +47,7 @@ def describe(config, workdir: str = "") -> dict:
     model, optimizer = spec.model, spec.optimizer
     check_model(model, config)
     check_mesh(spec, config, training=True)
-    params = spec.param_shapes
+    params, trained = spec.param_shapes, spec.partition.trained(spec.param_shapes)
     leaves = [(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
 
     tokens_per_step = config.train.batch_size * flops.tokens_of_row(spec, config.data.length)
@@ -57,8 +57,8 @@ def describe(config, workdir: str = "") -> dict:
     bytes = {
         "parameters": whole_bytes(params),
         # Gradients of the parts of an accumulated batch are summed in float32.
-        "gradients": 4 * _count(params) if config.train.accumulate > 1 else whole_bytes(params),
-        "optimizer": whole_bytes(jax.eval_shape(optimizer.init, params)),
+        "gradients": 4 * _count(trained) if config.train.accumulate > 1 else whole_bytes(trained),
+        "optimizer": whole_bytes(jax.eval_shape(optimizer.init, trained)),
         "recurrent_memory": whole_bytes(recurrent_state.shapes(model, config.train.batch_size)),
     }
     if spec.frozen_parameters:
@@ -66,6 +66,7 @@ def describe(config, workdir: str = "") -> dict:
     return {
         "name": config.name,
         "parameters": _count(params),
+        "parameters_trained": _count(trained),
         "parameters_without_embeddings": _count(params) - _embedding_size(spec.parameters),
         "flops_per_token": {convention: round(value) for convention, value in per_token.items()},
         "flops_per_step": {convention: round(value * tokens_per_step) for convention, value in per_token.items()},
@@ -123,6 +124,8 @@ def report(config, format: str, workdir: str = "") -> None:
 def _show_parameters(facts: dict) -> None:
     rows = [(name, entry["parameters"], f"{amount(entry['bytes'])}B") for name, entry in facts["modules"].items()]
     rows.append(("all", facts["parameters"], f"{amount(facts['bytes']['parameters'])}B"))
+    if facts["parameters_trained"] < facts["parameters"]:
+        rows.append(("trained", facts["parameters_trained"], ""))
     rows.append(("all but embeddings", facts["parameters_without_embeddings"], ""))
     show(facts["name"], ("module", "parameters", "bytes"), rows)
 

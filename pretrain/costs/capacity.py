@@ -37,7 +37,8 @@ def check_memory(spec, config) -> None:
     shards = spec.layout.batch_shards() * mesh.shape["sequence"]
     layer_inputs = config.model.layers * tokens * config.model.width * jnp.dtype(config.model.dtype).itemsize // shards
     needed = (
-        2 * on_device(state.params)  # and gradients
+        on_device(state.params)
+        + on_device(spec.partition.trained(state.params))  # gradients
         + on_device(state.opt_state)
         + on_device(state.carried)
         + on_device(spec.frozen_shapes())

@@ -115,6 +115,8 @@ def per_layer(transformation: optax.GradientTransformation, roles) -> optax.Grad
     def by_depth(tree) -> optax.GradientTransformation:
         depths = jax.tree.map(lambda leaf: str(leaf.shape[0]), tree)
         names = set(jax.tree.leaves(depths))
+        if not names:  # all stacked parameters are frozen
+            return optax.identity()
         # With one depth the state keeps the structure that earlier checkpoints have.
         return optax.partition(dict.fromkeys(names, over_layers), depths) if len(names) > 1 else over_layers
 

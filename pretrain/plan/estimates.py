@@ -84,14 +84,16 @@ class Estimates:
             params = layout.parameters(self.spec.parameters)
             optimizer = layout.optimizer(self.state.opt_state, params, self.state.params)
             frozen = layout.parameters(self.spec.frozen_parameters)
+            trained = self.spec.partition.trained
             self._held[choice.mesh] = (
                 _bytes(self.state.params, params),
+                _bytes(trained(self.state.params), trained(params)),
                 _bytes(self.state.opt_state, optimizer) + _bytes(unboxed(self.spec.frozen_parameters), frozen),
             )
-        params, others = self._held[choice.mesh]
+        params, gradients, others = self._held[choice.mesh]
         # Parameters, their gradients, and with accumulation the float32 sum of gradients.
         carried = self.carried / (choice.sizes["data"] * choice.sizes["fsdp"])
-        return params * (3 if choice.accumulate > 1 else 2) + others + carried
+        return params + gradients * (2 if choice.accumulate > 1 else 1) + others + carried
 
     def _activations(self, choice: Choice) -> float:
         """Residuals of the forward pass; with remat also those of one recomputed layer."""

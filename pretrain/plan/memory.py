@@ -53,9 +53,10 @@ def state_bytes(spec, config) -> dict[str, int]:
     train = config.train
     state = spec.padded_shapes(train.batch_size)
     # Parts of an accumulated batch are summed in float32 next to the gradient of the current part.
-    gradients = on_device(state.params)
+    trained = spec.partition.trained(state.params)
+    gradients = on_device(trained)
     if train.accumulate > 1:
-        gradients += on_device(state.params, jnp.float32)
+        gradients += on_device(trained, jnp.float32)
     return {
         "parameters": on_device(state.params),
         "optimiser state": on_device(state.opt_state),
@@ -183,9 +184,11 @@ def _residuals(config, spec, rows: int, devices) -> dict[str, int]:
     split = {config.model.ff, config.model.heads}
 
     def forward(params, batch, carried, key, frozen):
+        params, fixed = spec.partition.split(params)
+
         def loss(params):
-            sums, _ = spec.objective.score(BoundModel(model, params, spec.inputs, frozen), batch, carried, key)
-            return sum(jax.tree.leaves(sums))
+            bound = BoundModel(model, spec.partition.join(params, fixed), spec.inputs, frozen)
+            return sum(jax.tree.leaves(spec.objective.score(bound, batch, carried, key)[0]))
 
         return jax.vjp(loss, params)[1]
 

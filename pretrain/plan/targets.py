@@ -8,7 +8,7 @@ import hashlib
 import json
 from typing import NamedTuple
 
-from configs.common import MODELS
+from configs.common import MODELS, base
 from pretrain import config as configs
 from pretrain.config import flat
 
@@ -42,7 +42,7 @@ class Target(NamedTuple):
 
 def fingerprint(config) -> str:
     """Digest of the keys that shape a step; figures of another fingerprint are stale."""
-    defaults = flat({"model": MODELS[config.model.kind]()})
+    defaults = flat(base()) | flat({"model": MODELS[config.model.kind]()})
     # Figures older than a key are of its default.
     later = {key for key in configs.YOUNGER if key in defaults}
     shaping = {

@@ -21,6 +21,7 @@ from input_pipeline import corruption
 from input_pipeline.batch_spec import declared
 from pretrain import losses, optimizers
 from pretrain.errors import UserError, lookup
+from pretrain.optimizers.freezing import Partition
 from pretrain.optimizers.schedules import schedule
 from pretrain.optimizers.transforms import roles
 from pretrain.parallel.mesh import Layout, make_mesh, smallest_mesh
@@ -41,7 +42,8 @@ class TrainSpec(abc.ABC):
     features: Callable  # (rows, length) -> {name: shape, dtype and axes of a feature}
     length: int  # config.data.length
     objective: Any  # of pretrain.losses
-    optimizer: optax.GradientTransformation
+    partition: Partition  # which parameters are trained
+    optimizer: optax.GradientTransformation  # of the trained parameters
     learning_rate: Callable  # number of good steps so far -> rate
     accumulate: int
     frozen_parameters: Any  # as `parameters`, of a teacher; {} without one
@@ -156,6 +158,8 @@ def _build(config, make_mesh: Callable) -> TrainSpec:
     task = corruption.build(config.objective.to_dict())
     features = partial(declared, task, layout=config.data.layout)
     objective = losses.build(config, model)
+    partition = Partition.build(config.optimizer.frozen, parameters)
+    trained = partition.trained(roles(parameters, model))
     parts = {
         "model": model,
         "eval_model": _eval_model(config.model, config.evaluate.model, model, parameters),
@@ -164,7 +168,8 @@ def _build(config, make_mesh: Callable) -> TrainSpec:
         "features": features,
         "length": config.data.length,
         "objective": objective,
-        "optimizer": optimizers.build(config.optimizer, config.schedule, config.train.steps, roles(parameters, model)),
+        "partition": partition,
+        "optimizer": optimizers.build(config.optimizer, config.schedule, config.train.steps, trained),
         "learning_rate": schedule(config.schedule, config.train.steps),
         "accumulate": config.train.accumulate,
         "frozen_parameters": {} if objective.teacher is None else parameters_of(objective.teacher),

@@ -67,18 +67,27 @@ def state_shapes(spec, batch_size: int) -> TrainState:
 def _state(spec, params, run_rng, batch_size: int) -> TrainState:
     carried = recurrent_state.start(spec.model, batch_size)
     zero = jnp.zeros([], jnp.int32)
-    return TrainState(zero, params, spec.optimizer.init(params), jax.random.key_data(run_rng), carried, zero, zero)
+    return TrainState(
+        zero,
+        params,
+        spec.optimizer.init(spec.partition.trained(params)),
+        jax.random.key_data(run_rng),
+        carried,
+        zero,
+        zero,
+    )
 
 
 def gradients(spec, params, batch: Mapping, carried, key, counts: Mapping, frozen=None):
     """(gradient of the loss times its first term's denominator, sums of all terms, recurrent state).
 
-    counts: the denominators of the whole global batch. frozen: a teacher's parameters. The batch is split into
-    `spec.accumulate` parts, one after the other.
+    The gradient is that of the trained parameters. counts: the denominators of the whole global batch. frozen: a
+    teacher's parameters. The batch is split into `spec.accumulate` parts, one after the other.
     """
+    params, fixed = spec.partition.split(params)
 
     def weighted_sum(params, rows, carried, key):
-        model = BoundModel(spec.model, params, spec.inputs, frozen)
+        model = BoundModel(spec.model, spec.partition.join(params, fixed), spec.inputs, frozen)
         sums, carried = spec.objective.score(model, rows, carried, key)
         return _weighted_sum(spec.objective.terms, sums, counts), (sums, carried)
 
@@ -144,8 +153,9 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
     good &= jnp.isfinite(grad_norm)
 
     # `good` is data, not a branch: `lax.cond` would copy parameters and optimizer state.
-    updates, opt_state = spec.optimizer.update(gradient, state.opt_state, state.params, good=good)
-    params = optax.apply_updates(state.params, updates)
+    trained, fixed = spec.partition.split(state.params)
+    updates, opt_state = spec.optimizer.update(gradient, state.opt_state, trained, good=good)
+    params = where(good, optax.apply_updates(trained, updates), trained)
 
     bad = (~good).astype(jnp.int32)
     metrics = {
@@ -161,7 +171,7 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
     # The step counts skipped updates too: it is the position of randomness, and of the data without rewinds.
     state = TrainState(
         step=state.step + 1,
-        params=where(good, params, state.params),
+        params=spec.partition.join(params, fixed),
         opt_state=opt_state,
         rng=state.rng,
         carried=recurrent_state.reset_nonfinite(spec.model, carried),

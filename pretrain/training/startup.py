@@ -143,10 +143,15 @@ def describe_start(run: RunParts, workdir: str) -> str:
     train, shape = run.config.train, run.spec.layout.mesh.shape
     mesh = " ".join(f"{axis}={size}" for axis, size in shape.items() if size > 1) or "data=1"
     epochs = train.steps * train.batch_size / run.corpus.rows_per_epoch
+    sizes, trained = (
+        [leaf.size for leaf in jax.tree.leaves(tree)]
+        for tree in (run.spec.param_shapes, run.spec.partition.trained(run.spec.param_shapes))
+    )
+    learn = f" ({amount(sum(trained))} trained)" if len(trained) < len(sizes) else ""
     parts = [
         f"devices {describe_devices(jax.devices())}",
         f"mesh {mesh}",
-        f"params {amount(sum(leaf.size for leaf in jax.tree.leaves(run.spec.param_shapes)))}",
+        f"params {amount(sum(sizes))}{learn}",
         f"tokens/step {tokens_per_step(run):,}",
         f"steps {train.steps:,} ({epochs:.3g} epochs)",
         f"workdir {workdir}",

@@ -24,6 +24,11 @@ RECURRENT = {"model__dropout": 0.1, "optimizer__name": "adamw", "schedule__peak"
 KINDS = {
     "adamw": (8, small_config, {"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2, "train__accumulate": 2}),
     "uncorrected": (1, small_config, {"optimizer__bias_correction": False}),
+    "frozen": (
+        2,
+        small_config,
+        {"mesh__fsdp": 2, "train__accumulate": 2, "optimizer__frozen": ("tokens", "layers/*_norm")},
+    ),
     "adafactor": (4, small_config, {"optimizer__name": "adafactor", "mesh__fsdp": 4}),
     "lamb": (1, small_config, {"optimizer__name": "lamb", "train__accumulate": 4}),
     "sgd": (2, small_config, {"optimizer__name": "sgd", "train__backend": "pmap"}),
