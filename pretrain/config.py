@@ -5,13 +5,8 @@ the overrides. The declared keys, types and ranges are in `configs/common.py`; a
 `check_ranges` has exactly those keys, so that the rest of the program reads `config.train.steps` and never `.get`.
 """
 
-import contextlib
-import importlib.util
 import json
-import sys
-import traceback
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -21,11 +16,11 @@ import models
 from configs import common
 from configs.ranges import Range
 from input_pipeline.io import make_folder, open_path, read_json
-from pretrain.errors import USER_ERRORS, UserError, nearest
+from pretrain.errors import UserError, nearest
+from pretrain.recipes import recipe_config as recipe_config
+from pretrain.recipes import recipe_module as recipe_module
+from pretrain.recipes import recipes as recipes
 from pretrain.workdir import CONFIG, Workdir, write
-
-ROOT = Path(__file__).resolve().parents[1]
-NO_RECIPES = ("__init__", "common", "model_kinds", "ranges")
 
 # Sections whose keys depend on their `kind`.
 OF_A_KIND = {"model": common.MODELS, "objective": common.OBJECTIVES}
@@ -93,6 +88,10 @@ def check_keys(config: ConfigDict, source: str) -> None:
         # type(), since a bool is an int to isinstance
         if type(value) is not (kind := type(declared[key])):
             raise UserError(f"{source}: config.{key} is of type {type(value).__name__}. It must be a {kind.__name__}.")
+    _check_complete(given, required, source)
+
+
+def _check_complete(given: Mapping, required: Mapping, source: str) -> None:
     if missing := [key for key in required if key not in given]:
         raise UserError(f"{source}: config.{missing[0]} is missing. Start a recipe from configs.common.base().")
 
@@ -130,70 +129,19 @@ def ranges_of(config: ConfigDict) -> dict[str, Range]:
     return common.base.ranges | ranges
 
 
-# --- Recipes and overrides ----------------------------------------------------------------------------------------
+# --- Overrides --------------------------------------------------------------------------------------------------
 
 
-def recipes() -> dict[str, Path]:
-    """The recipe files of `configs/`, by name."""
-    return {path.stem: path for path in sorted((ROOT / "configs").glob("*.py")) if path.stem not in NO_RECIPES}
-
-
-def recipe_file(path: str) -> Path:
-    """The recipe that `path` names, relative to the current folder or to the checkout."""
-    for file in (Path(path), ROOT / path):
-        if file.suffix == ".py" and file.is_file():
-            return file
-    known = [f"configs/{name}.py" for name in recipes()]
-    raise UserError(f"--config={path}: no such recipe{nearest(path, known)}")
-
-
-def recipe_module(path: str):
-    """The module of a recipe file, which may import modules next to it."""
-    file = recipe_file(path)
-    spec = importlib.util.spec_from_file_location(f"recipe_{file.stem}", file)
-    module = importlib.util.module_from_spec(spec)
-    with _recipe_code(path, file):
-        spec.loader.exec_module(module)
-    return module
-
-
-def recipe_config(path: str, variant: str = "") -> ConfigDict:
-    """Calls the recipe's `get_config`, with the variant if there is one."""
-    module = recipe_module(path)
-    with _recipe_code(path, recipe_file(path)):
-        config = module.get_config(variant) if variant else module.get_config()
-    if not isinstance(config, ConfigDict):
-        raise UserError(f"--config={path}: get_config returns no config ({type(config).__name__}). Return one.")
-    return config
-
-
-@contextlib.contextmanager
-def _recipe_code(path: str, file: Path):
-    """Runs a recipe's code: it may import modules next to it, and an exception becomes a UserError with its line.
-
-    config_flags' own loader would put a whole traceback into the message.
-    """
-    sys.path.append(str(file.parent.resolve()))
-    try:
-        yield
-    except USER_ERRORS:
-        raise
-    except Exception as error:
-        frames = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == file.name]
-        line = f", line {frames[-1]}" if frames else ""
-        message = str(error).partition("\n")[0]
-        raise UserError(f"--config={path}{line}: {type(error).__name__}: {message}. Correct the recipe.") from error
-    finally:
-        sys.path.remove(str(file.parent.resolve()))
-
-
-def load(spec: str, overrides: Sequence[tuple[str, str]] = (), report: Callable[[str], None] = ignore) -> ConfigDict:
+def load(
+    spec: str, overrides: Sequence[tuple[str, str]] = (), report: Callable[[str], None] = ignore, workdir: str = ""
+) -> ConfigDict:
     """The locked config of `path[:variant]` with `overrides`, pairs of dotted key and text.
 
-    `report` receives what follows from them. Errors: UserError, and the recipe's own ConfigError.
+    `report` receives what follows from them. `workdir`: the run's folder. Errors: UserError, and the recipe's own
+    ConfigError.
     """
     path, _, variant = spec.partition(":")
-    return with_overrides(recipe_config(path, variant), overrides, report, source=path)
+    return with_overrides(recipe_config(path, variant), overrides, report, path, workdir)
 
 
 def with_overrides(
@@ -201,8 +149,13 @@ def with_overrides(
     overrides: Sequence[tuple[str, str]],
     report: Callable[[str], None] = ignore,
     source: str = "config",
+    workdir: str = "",
 ) -> ConfigDict:
     """`config`, changed in place by `overrides`, checked and locked; `report` receives what follows from them."""
+    known = {key: value for key, value in flat(common.base()).items() if key.partition(".")[0] not in OF_A_KIND}
+    _check_complete(flat(config), known, source)
+    if "model.kind" not in flat(config):
+        _take_model(config, dict(overrides), source, workdir, report)
     overrides = [(key, DTYPES.get(text, text) if key.endswith("dtype") else text) for key, text in overrides]
     # Implied overrides come first, so that a given one wins.
     overrides = [*_implied(config, dict(overrides), report), *overrides]
@@ -213,6 +166,28 @@ def with_overrides(
     check_keys(config, source)
     check_ranges(config)
     return config.lock()
+
+
+def _take_model(config: ConfigDict, given: Mapping[str, str], source: str, workdir: str, report) -> None:
+    """Gives `config` the model of the run in train.start_from, and its tokenizer unless tokenizer.path names another.
+
+    Keys of the recipe's own section, which has no kind, stay. If that run is gone, `workdir` has them, if it started
+    from it. `given` are overrides, to be applied later.
+    """
+    start_from, path = (given.get(key, flat(config)[key]) for key in ("train.start_from", "tokenizer.path"))
+    if not start_from:
+        raise UserError(f"{source}: config.model has no kind. Set config.train.start_from to a run, to take its model.")
+    run, _ = run_and_step(start_from)
+    if workdir and not Workdir(run).config.is_file() and Workdir(workdir).config.is_file():
+        run = workdir if saved(workdir).train.start_from == start_from else run
+    there = saved(run, "config.train.start_from")
+    with config.unlocked():
+        own = {key.removeprefix("model."): value for key, value in flat(config).items() if key.startswith("model.")}
+        config.model = ConfigDict(there.model.to_dict() | own)
+        if not path:
+            # Without a path the run's own copy is read: the file that it was made from may be gone.
+            config.tokenizer = ConfigDict(there.tokenizer.to_dict() | {"path": ""})
+    report(f"taking config.model{'' if path else ' and config.tokenizer'} from {run}")
 
 
 def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, str]]) -> None:
@@ -277,6 +252,14 @@ def saved(workdir: str, flag: str = "--workdir") -> ConfigDict:
     if not path.is_file():
         raise UserError(f"{flag}={workdir}: has no {CONFIG}. Give a run's folder.")
     return with_overrides(_with_new_keys(ConfigDict(as_tuples(read_json(path)))), (), source=str(path))
+
+
+def run_and_step(name: str) -> tuple[str, str]:
+    """(folder, checkpoint) that FOLDER, FOLDER@best or FOLDER@STEP means; without a checkpoint the latest."""
+    if "@" in name and not open_path(name).is_dir():  # a folder's own name may have an @
+        run, _, word = name.rpartition("@")
+        return run, word
+    return name, "latest"
 
 
 def _with_new_keys(config: ConfigDict) -> ConfigDict:

@@ -74,7 +74,7 @@ FLOORS = {
         {"distributed", "changes"},
         {"metrics"},
         {"config"},
-        {"workdir"},
+        {"workdir", "recipes"},
         {"errors"},
     ),
 }

@@ -269,9 +269,8 @@ def _named_path(config: Mapping) -> Path:
 
 def _other_folder(config: Mapping, inherited: Path | None) -> Path | None:
     """The folder of another run's tokenizer that `config` names, or else `inherited`."""
-    if config["kind"] == "bytes":
-        return None
-    path = _named_path(config) if config["path"] else inherited and open_path(inherited)
+    named = config["path"] and config["kind"] != "bytes"
+    path = _named_path(config) if named else inherited and open_path(inherited)
     return _folder_of(path) if path else None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from input_pipeline import io, pipeline
+from input_pipeline import pipeline
 from input_pipeline.tokenizers import store as tokenizer_store
 from pretrain import changes
 from pretrain import config as configs
@@ -112,8 +112,8 @@ class Weights:
         other = [name for name in here if name in there and name not in common]
         groups = {
             "other shape": [f"{name} ({_shape(there[name])} there, {_shape(here[name])} here)" for name in other],
-            "only here": [name for name in here if name not in there],
-            "only there": [name for name in there if name not in here],
+            "initialised from the seed": [name for name in here if name not in there],
+            "left out": [name for name in there if name not in here],
         }
         return (
             f"loaded {len(common)} of {len(here)} parameters ({share:.1%} of the values) from checkpoint "
@@ -128,9 +128,7 @@ def find_weights(name: str, workdir: str, key: str = "train.start_from") -> Weig
 
     `workdir` is the folder of the run that starts. Errors: UserError.
     """
-    run, word = name, "latest"
-    if "@" in name and not io.open_path(name).is_dir():  # a folder's own name may have an @
-        run, _, word = name.rpartition("@")
+    run, word = configs.run_and_step(name)
     if real(run) == real(workdir):
         raise UserError(f"config.{key}={name}: this run's own folder. Choose another --workdir.")
     config, checkpoints = configs.saved(run, f"config.{key}"), Checkpoints(run)

@@ -17,7 +17,7 @@ def resolve(arguments: Train | Prepare):
         return configs.with_overrides(configs.saved(workdir), arguments.overrides, print_on_host0), workdir
     if not arguments.config:
         print_on_host0(f"no --config: using {DEFAULT_CONFIG}")
-    config = configs.load(arguments.config or DEFAULT_CONFIG, arguments.overrides, print_on_host0)
+    config = configs.load(arguments.config or DEFAULT_CONFIG, arguments.overrides, print_on_host0, workdir)
     workdir = workdir or f"runs/{config.name}"
     configs.check_folder(workdir)
     return config, workdir

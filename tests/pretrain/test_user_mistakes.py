@@ -157,6 +157,24 @@ def test_recipe_without_return(mistake, tmp_path):
     assert "get_config" in mistake(["describe", f"--config={tmp_path / 'mine.py'}"])
 
 
+def test_recipe_without_model_or_run(mistake, tmp_path):
+    lines = [
+        "from configs import common",
+        "",
+        "def get_config():",
+        "    config = common.base()",
+        "    config.model = {}",
+    ]
+    (tmp_path / "mine.py").write_text("\n".join([*lines, "    return config"]))
+    assert "config.train.start_from" in mistake(["train", f"--config={tmp_path / 'mine.py'}", "--workdir=NEW"])
+
+
+def test_recipe_without_whole_sections(mistake, tmp_path):
+    lines = ["from ml_collections import ConfigDict", "", "def get_config():", "    return ConfigDict({'model': {}})"]
+    (tmp_path / "mine.py").write_text("\n".join(lines))
+    assert "configs.common.base()" in mistake(["train", f"--config={tmp_path / 'mine.py'}", "--workdir=NEW"])
+
+
 @pytest.mark.parametrize("words", [["evaluate"], ["train", TINY], ["prepare", TINY]], ids=lambda words: words[0])
 def test_folder_of_hugging_face(mistake, tmp_path, words):
     config = tmp_path / "config.json"

@@ -7,7 +7,9 @@ import pytest
 from runs import leaves, train_here
 
 from configs.common import MODELS
+from pretrain import config as configs
 from pretrain.checkpoints import init_from
+from pretrain.cli import main
 from pretrain.errors import UserError
 
 # With a learning rate of 0 the first checkpoint holds the initial parameters.
@@ -63,13 +65,67 @@ def test_start_from_another_model(whole, start, tmp_path):
     code, err, initial = start(str(whole), **changes)
     assert code == 0, err
     there = params(whole, 24)
-    assert "other shape: tokens ([257, 16] there, [300, 16] here); only here: head" in err
-    assert "only there: positions" in err and "warning: config.model differs in positions" in err
+    assert "other shape: tokens ([257, 16] there, [300, 16] here); initialised from the seed: head" in err
+    assert "left out: positions" in err and "warning: config.model differs in positions" in err
     common = [name for name in initial if name in there and initial[name].shape == there[name].shape]
     assert_same(initial, there, common)
     shutil.rmtree(tmp_path / "new")
     _, _, own = start("", **changes)
     assert_same(initial, own, [name for name in initial if name not in common])
+
+
+RECIPE = """
+from configs import common
+
+def get_config(variant=""):
+    config = common.base()
+    config.name = "on top"
+    config.model = {"": {}, "none": None, "wet": dict(dropout_embedding=0.25), "typo": dict(dropot=0.1)}[variant]
+    config.data.update(length=16, layout="packed")
+    return config
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    (tmp_path / "recipe.py").write_text(RECIPE)
+    return str(tmp_path / "recipe.py")
+
+
+def test_model_section_of_another_run(copy, text, recipe, tmp_path, signals, capsys):
+    """Model and tokenizer of the other run, with the recipe's keys and the command's; complete without it."""
+    other, new = copy(24), str(tmp_path / "new")
+    keys = {"data.train": f"text:{text}/*.py", "train.batch_size": 8, "schedule.warmup": 0, "log.tensorboard": "false"}
+    keys |= {"evaluate.every": 0, "data.holdout": 0, "model.dropout_residual": 0.5, "train.start_from": f"{other}@12"}
+
+    def run(recipe, steps):
+        flags = [f"--config.{key}={value}" for key, value in {**keys, "train.steps": steps}.items()]
+        return main(["train", f"--config={recipe}", f"--workdir={new}", *flags])
+
+    assert run(f"{recipe}:wet", 1) == 0
+    assert "(100.0% of the values) from checkpoint 12" in capsys.readouterr().err
+    here, there = configs.saved(new), configs.saved(str(other))
+    assert here.model.to_dict() == there.model.to_dict() | {"dropout_embedding": 0.25, "dropout_residual": 0.5}
+    assert here.tokenizer == there.tokenizer and here.data.layout == "packed"
+    shutil.rmtree(other)
+    assert run(f"{recipe}:wet", 2) == 0 and f"config.tokenizer from {new}" in capsys.readouterr().err
+    assert main(["describe", f"--workdir={new}"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("variant", "key"), [("", "train.start_from"), ("none", "train.start_from"), ("typo", "dropot")]
+)
+def test_model_section_mistakes(whole, recipe, variant, key):
+    with pytest.raises(UserError, match=key):
+        configs.load(f"{recipe}:{variant}", [("train.start_from", str(whole))] if variant == "typo" else [])
+
+
+def test_named_tokenizer_stays(whole, recipe):
+    """Only a recipe without a model and without a tokenizer's path takes the tokenizer."""
+    from_run = [("train.start_from", str(whole))]
+    assert configs.load(recipe, from_run).tokenizer.kind == "bytes"
+    assert configs.load(recipe, [*from_run, ("tokenizer.path", "x.model")]).tokenizer.kind == "sentencepiece"
+    assert configs.load("configs/quickstart.py", from_run).tokenizer.kind == "sentencepiece"
 
 
 def test_compare_models_of_shared_layers():

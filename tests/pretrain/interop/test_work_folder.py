@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 import pretrain
 from input_pipeline import pipeline
+from pretrain import config as configs
 from pretrain.cli import main
 from pretrain.interop import families
 
@@ -106,6 +107,34 @@ def test_another_run_takes_the_tokenizer(key, imported, text, capsys, tmp_path):
         assert main(["prepare", *flags, empty, other, f"--workdir={workdir}"]) == 0
     one, two = (pipeline.open_tokenizer(folder / "tokenizer") for folder in (workdir, there))
     assert one.fingerprint == two.fingerprint
+
+
+RECIPE = """
+from configs import common
+
+def get_config():
+    config = common.base()
+    config.model = dict(pair_head=False)
+    config.objective = common.masked()
+    config.objective.update(next_sentence=False, whole_words=False)
+    config.data.update(layout="packed", length=16)
+    return config
+"""
+
+
+def test_recipe_without_a_model_starts_from_an_import(imported, text, signals, capsys, tmp_path):
+    there, new = imported("bert")[1], f"--workdir={tmp_path / 'new'}"
+    (tmp_path / "recipe.py").write_text(RECIPE)
+    flags = [f"--config={tmp_path / 'recipe.py'}", f"--config.train.start_from={there}"]
+    assert main(["describe", *flags]) == 0
+    assert main(["train", *flags, new, f"--config.data.train=text:{text}", *STILL]) == 0
+    assert "; left out: pairs/bias, pairs/kernel, pooler" in capsys.readouterr().err
+    assert (
+        configs.saved(str(tmp_path / "new")).tokenizer.kind
+        == configs.saved(str(there)).tokenizer.kind
+        != "sentencepiece"
+    )
+    assert main(["export", new, f"--folder={tmp_path / 'back'}"]) == 0
 
 
 LENGTHS = {"t5": 24, "t5_v1_1": 24, "mt5": 24, "bert": 20, "albert": 20}
