@@ -62,6 +62,7 @@ epsilon = Range("at least 1e-30", lambda value: value >= 1e-30)  # float32's sma
 temperature = Range("above 0 and at most 1,000", lambda value: 0 < value <= 1000)
 divisor = Range("from 0.1 to 100", lambda value: 0.1 <= value <= 100)
 devices = Range("at least 1, or -1 for whatever is left", lambda value: value >= 1 or value == -1)
+steps_or_epoch = Range("at least 0, or -1 for an epoch", lambda value: value >= -1)
 indices = Range(
     "whole numbers from 0 on, in order, such as (0, 2, 4)",
     lambda values: all(type(value) is int and value >= 0 for value in values) and sorted({*values}) == [*values],

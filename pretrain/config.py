@@ -31,7 +31,7 @@ PARTIAL = ("evaluate.model", "distill.model")
 YOUNGER = ("data.on_bad_record", "data.bad_records", "data.replace_surrogates", "log.seconds", "log.wandb")
 YOUNGER += ("schedule.cooldown", "schedule.cooldown_shape", "schedule.cut_frac", "schedule.ratio")
 YOUNGER += tuple(f"model.{name}" for name in ("norm_offset", "rope_theta", "rope_scaling", "output_bias", "qk_norm"))
-YOUNGER += ("optimizer.frozen", "optimizer.layer_decay", "optimizer.head_rate")
+YOUNGER += ("optimizer.frozen", "optimizer.unfreeze", "optimizer.layer_decay", "optimizer.head_rate")
 OF_A_HOST = ("data.store", "data.workers", "data.prefetch")  # may differ between the processes of one run
 DTYPES = {"bf16": "bfloat16", "fp32": "float32", "f32": "float32", "fp16": "float16", "f16": "float16"}  # short names
 

@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from pretrain.optimizers.transforms import decay, per_layer, skip_nonfinite, where
+from pretrain.optimizers.transforms import by_layer, decay, map_roles, per_layer, skip_nonfinite, where
 
 
 def adamw(options, roles) -> optax.GradientTransformation:
     """Adam (Kingma and Ba 2015) with decoupled decay."""
     # Decay after the moments, so that they do not scale it (Loshchilov and Hutter 2019, algorithm 2).
-    return optax.chain(moments(options), decay(options, roles))
+    return optax.chain(moments(options, roles), decay(options, roles))
 
 
 def lamb(options, roles) -> optax.GradientTransformation:
@@ -19,10 +19,10 @@ def lamb(options, roles) -> optax.GradientTransformation:
     matrices = jax.tree.map(lambda role: role.matrix, roles)
     ratio = optax.masked(per_layer(optax.scale_by_trust_ratio(), roles), matrices)
     # The ratio is that of the whole step, decay included (algorithm 2).
-    return optax.chain(moments(options), decay(options, roles), ratio)
+    return optax.chain(moments(options, roles), decay(options, roles), ratio)
 
 
-def moments(options) -> optax.GradientTransformationExtraArgs:
+def moments(options, roles) -> optax.GradientTransformationExtraArgs:
     """Adam's m / (sqrt(v) + eps). BERT, ALBERT, ELECTRA and XLNet have no `bias_correction`."""
     b1, b2, epsilon = options["b1"], options["b2"], options["epsilon"]
 
@@ -40,10 +40,23 @@ def moments(options) -> optax.GradientTransformationExtraArgs:
         state = where(good, optax.ScaleByAdamState(count, mu, nu), state)
         mu, nu = state.mu, state.nu
         if options["bias_correction"]:
-            mu, nu = optax.tree.bias_correction(mu, b1, count), optax.tree.bias_correction(nu, b2, count)
+            mu, nu = (_correct_bias(*moment, count, roles) for moment in ((mu, b1), (nu, b2)))
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu), state
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _correct_bias(moment, decay, count, roles):
+    """`moment` / (1 - decay^n), where n counts the updates since a parameter is trained."""
+    if not any(any(role.begin) for role in jax.tree.leaves(roles)):
+        return optax.tree.bias_correction(moment, decay, count)
+
+    def correct(role, leaf):
+        # Before its first update a moment is 0, whatever it is divided by.
+        age = jnp.maximum(count - by_layer(role, role.begin, leaf), 1)
+        return leaf / (1 - decay**age).astype(leaf.dtype)
+
+    return map_roles(correct, roles, moment)
 
 
 def sgd(options, roles) -> optax.GradientTransformation:

@@ -39,6 +39,6 @@ def muon(options, roles) -> optax.GradientTransformation:
     labels = jax.tree.map(lambda role: "muon" if role.stacked and role.matrix else "adam", roles)
     rules = {
         "muon": skip_nonfinite(per_layer(optax.chain(orthogonal, optax.stateless(match_adam)), roles)),
-        "adam": moments({**options, "b1": 0.9, "bias_correction": True}),
+        "adam": moments({**options, "b1": 0.9, "bias_correction": True}, roles),
     }
     return optax.chain(optax.partition(rules, labels), decay(options, roles))

@@ -1,6 +1,8 @@
 """Gradient transformations that optimizers share: roles of parameters, decay, stacked layers, skipped updates."""
 
+import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,6 +15,7 @@ import optax
 from models.layers.init import is_box, path_name
 from pretrain.errors import lookup
 
+EPOCH = -1  # value of `config.optimizer.unfreeze`
 TASK_HEAD = "head"  # where the parameters of a task's head are
 
 
@@ -24,6 +27,7 @@ class Role:
     inputs: int  # leading axes, after the stacked one, that are inputs of a matrix; 0 for biases and gains
     above: tuple[int, ...] = (0,)  # layers above it: a number for each layer if stacked, else one
     head: bool = False  # predicts from the last layer's states
+    begin: tuple[int, ...] = (0,)  # updates after which it is trained, for each of `above`
 
     @property
     def matrix(self) -> bool:
@@ -62,6 +66,34 @@ def map_roles(function: Callable, roles, *trees):
 def by_layer(role: Role, values, leaf) -> np.ndarray:
     """`values`, one for each of `role.above`, along the first axis of a stacked leaf; a scalar for any other."""
     return np.reshape(values, (-1, *(1,) * (leaf.ndim - 1)) if role.stacked else ())
+
+
+def unfreeze_gradually(roles, every: float):
+    """`roles` that begin to be trained one layer after the other, `every` updates apart (Howard and Ruder 2018).
+
+    First heads and norms of the last states, then layers from the top, last what is below all layers. With 0 all
+    begin at once.
+    """
+    if not every:
+        return roles
+
+    def group(role):
+        return [above + 1 if role.stacked or above else 0 for above in role.above]
+
+    # Ranks: where there is no head, the top layers are trained from the start.
+    present = sorted({number for role in jax.tree.leaves(roles) for number in group(role)})
+
+    def one(role):
+        return dataclasses.replace(role, begin=tuple(math.ceil(present.index(n) * every) for n in group(role)))
+
+    return jax.tree.map(one, roles)
+
+
+def mask_unfrozen(roles, tree, count):
+    """`tree`, of gradients or updates, with zeros where a parameter is not trained after `count` updates."""
+    if not any(any(role.begin) for role in jax.tree.leaves(roles)):
+        return tree
+    return map_roles(lambda role, leaf: jnp.where(count >= by_layer(role, role.begin, leaf), leaf, 0), roles, tree)
 
 
 def scale_by_depth(options, roles) -> optax.GradientTransformation | None:

@@ -23,7 +23,7 @@ from pretrain import losses, optimizers
 from pretrain.errors import UserError, lookup
 from pretrain.optimizers.freezing import Partition
 from pretrain.optimizers.schedules import schedule
-from pretrain.optimizers.transforms import roles
+from pretrain.optimizers.transforms import EPOCH, roles, unfreeze_gradually
 from pretrain.parallel.mesh import Layout, make_mesh, smallest_mesh
 from pretrain.step.train_step import TrainState, parameters_of, unboxed
 
@@ -43,6 +43,7 @@ class TrainSpec(abc.ABC):
     length: int  # config.data.length
     objective: Any  # of pretrain.losses
     partition: Partition  # which parameters are trained
+    roles: Any  # of the trained parameters
     optimizer: optax.GradientTransformation  # of the trained parameters
     learning_rate: Callable  # number of good steps so far -> rate
     accumulate: int
@@ -62,6 +63,10 @@ class TrainSpec(abc.ABC):
     def build_abstract(config) -> "TrainSpec":
         """Build the spec on the smallest abstract mesh: it knows shapes and runs nothing."""
         return _build(config, smallest_mesh)
+
+    def with_epoch(self, config, updates: float) -> "TrainSpec":
+        """The spec for data of which an epoch has so many updates."""
+        return dataclasses.replace(self, **_optimizer_parts(config, self.model, self.parameters, updates))
 
     @property
     def mesh(self) -> Mesh:
@@ -158,8 +163,6 @@ def _build(config, make_mesh: Callable) -> TrainSpec:
     task = corruption.build(config.objective.to_dict())
     features = partial(declared, task, layout=config.data.layout)
     objective = losses.build(config, model)
-    partition = Partition.build(config.optimizer.frozen, parameters)
-    trained = partition.trained(roles(parameters, model))
     parts = {
         "model": model,
         "eval_model": _eval_model(config.model, config.evaluate.model, model, parameters),
@@ -168,8 +171,7 @@ def _build(config, make_mesh: Callable) -> TrainSpec:
         "features": features,
         "length": config.data.length,
         "objective": objective,
-        "partition": partition,
-        "optimizer": optimizers.build(config.optimizer, config.schedule, config.train.steps, trained),
+        **_optimizer_parts(config, model, parameters),
         "learning_rate": schedule(config.schedule, config.train.steps),
         "accumulate": config.train.accumulate,
         "frozen_parameters": {} if objective.teacher is None else parameters_of(objective.teacher),
@@ -177,6 +179,16 @@ def _build(config, make_mesh: Callable) -> TrainSpec:
     backend = lookup("config.train.backend", config.train.backend, {"jit": JitSpec, "pmap": PmapSpec})
     sizes, rules = backend.mesh_and_rules(config)
     return backend(**parts, layout=Layout(make_mesh(sizes), rules))
+
+
+def _optimizer_parts(config, model, parameters, epoch: float = 1.0) -> dict:
+    """Fields of a spec that say what is trained, and how; `epoch` is the number of updates in one."""
+    options = config.optimizer
+    partition = Partition.build(options.frozen, parameters)
+    every = epoch if options.unfreeze == EPOCH else options.unfreeze
+    trained = unfreeze_gradually(partition.trained(roles(parameters, model)), every)
+    optimizer = optimizers.build(options, config.schedule, config.train.steps, trained)
+    return {"partition": partition, "roles": trained, "optimizer": optimizer}
 
 
 def _inputs(model, features: Mapping, layout: str) -> tuple[str, ...]:

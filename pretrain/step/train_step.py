@@ -18,7 +18,7 @@ from flax import struct
 
 from models.layers.init import is_box
 from pretrain.losses.objective import BoundModel
-from pretrain.optimizers.transforms import where
+from pretrain.optimizers.transforms import mask_unfrozen, where
 from pretrain.step import recurrent_state
 
 READ = ("segments", "input_segments")  # features that are 0 at padding
@@ -146,7 +146,8 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
     first = next(name for name, weight in terms.items() if weight)
     # One division after all additions, so that the split of the batch changes only the order of a sum.
     scale = 1 / _nonzero(counts[first])
-    gradient = jax.tree.map(lambda g: g * scale, gradient)
+    updates_made = state.step - state.bad_total  # as the optimizer counts them
+    gradient = mask_unfrozen(spec.roles, jax.tree.map(lambda g: g * scale, gradient), updates_made)
     # A NaN or infinity in any leaf makes this one number NaN or infinite.
     grad_norm = optax.tree.norm(gradient)
     good = jnp.stack([jnp.isfinite(sums[name]) for name, weight in terms.items() if weight]).all()
@@ -155,6 +156,7 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
     # `good` is data, not a branch: `lax.cond` would copy parameters and optimizer state.
     trained, fixed = spec.partition.split(state.params)
     updates, opt_state = spec.optimizer.update(gradient, state.opt_state, trained, good=good)
+    updates = mask_unfrozen(spec.roles, updates, updates_made)  # decay, too
     params = where(good, optax.apply_updates(trained, updates), trained)
 
     bad = (~good).astype(jnp.int32)
@@ -163,8 +165,7 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
         "counts": counts,
         "read": read,
         "grad_norm": grad_norm,
-        # The optimizer's own count does not include skipped steps.
-        "learning_rate": spec.learning_rate(state.step - state.bad_total),
+        "learning_rate": spec.learning_rate(updates_made),
         "bad_in_row": (state.bad_in_row + 1) * bad,
         "bad_total": state.bad_total + bad,
     }

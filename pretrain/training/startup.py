@@ -133,6 +133,8 @@ def build_run(
     assert_equal_on_hosts({"the tokenizer": corpus.tokenizer.fingerprint} | texts, remedy)
     if training and begins:
         corpus.check_predicted(config.seed, config.train.batch_size, report)
+    if config.optimizer.unfreeze:
+        spec = spec.with_epoch(config, corpus.rows_per_epoch / config.train.batch_size)
     if others.teacher:
         spec.set_frozen(others.teacher.read(spec.frozen_shapes()))
     return RunParts(config, spec, corpus, others.teacher)

@@ -85,6 +85,7 @@ COMMAND_LINES = [
     (["describe", TINY, "--config.tokenizer.kind=x"], "tokenizer.kind"),
     (["describe", "--config=configs/albert.py:mini_stdlib", "--config.optimizer.layer_decay=0.8"], "layer_decay=0.8"),
     (["describe", TINY, "--config.optimizer.frozen=('layrs/attention',)"], "layers/attention"),
+    (["describe", TINY, "--config.optimizer.unfreeze=-2"], "config.optimizer.unfreeze"),
     (["describe", OF_T5, "--config.data.length=1"], "data.length"),
 ]
 CONFIGS = [

@@ -29,6 +29,7 @@ KINDS = {
         small_config,
         {"mesh__fsdp": 2, "train__accumulate": 2, "optimizer__frozen": ("tokens", "layers/*_norm")},
     ),
+    "unfreezing": (2, small_config, {"train__backend": "pmap", "optimizer__unfreeze": 2}),
     "adafactor": (4, small_config, {"optimizer__name": "adafactor", "mesh__fsdp": 4}),
     "lamb": (1, small_config, {"optimizer__name": "lamb", "train__accumulate": 4}),
     "sgd": (2, small_config, {"optimizer__name": "sgd", "train__backend": "pmap"}),
@@ -41,7 +42,16 @@ KINDS = {
     "two streams, pmap": (2, two_stream, {"train__backend": "pmap", "train__accumulate": 2}),
 }
 BATCHES = {"recurrent": (stream_batch, LANES), "two_stream": (permuted_batch, BATCH)}
-SLOW = ("uncorrected", "lamb", "sgd", "lion", "recurrent, accumulated", "two streams", "two streams, pmap")
+SLOW = (
+    "unfreezing",
+    "uncorrected",
+    "lamb",
+    "sgd",
+    "lion",
+    "recurrent, accumulated",
+    "two streams",
+    "two streams, pmap",
+)
 SLOW += ("adafactor", "muon", "recurrent, pmap", "adamw")
 
 
