@@ -200,8 +200,11 @@ def write_json(path: Path | epath.Path, value: object) -> None:
 
 
 def read_json(path: Path | epath.Path) -> Any:
-    """The content of a JSON file. Errors: ValueError for another format."""
-    return json.loads(path.read_bytes())
+    """The content of a JSON file. Errors: DataError for another format."""
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:  # of JSON or of UTF-8
+        raise DataError(f"{path} is no JSON ({error}). Correct or restore it.") from error
 
 
 def checksum(path: Path | epath.Path) -> int:

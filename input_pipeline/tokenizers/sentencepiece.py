@@ -1,9 +1,11 @@
 """SentencePiece models: reading any, and training one that keeps every character of its text."""
 
 import io
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import sentencepiece as library
@@ -39,15 +41,21 @@ def read_proto(path: Path) -> ModelProto:
         raise DataError(f"{path} is no SentencePiece model ({error}). {remedy}") from error
 
 
-def load(path: Path) -> Tokenizer:
-    """The tokenizer of a model file; byte-exact if the model neither rewrites text nor has unknown characters."""
-    proto, special, sentinels = read_pieces(path)
+def load(path: Path, roles: Mapping[str, str] | None = None) -> Tokenizer:
+    """The tokenizer of a model file; byte-exact if the model neither rewrites text nor has unknown characters.
+
+    roles: tokens by special id, where they are not the model's own.
+    """
+    proto, special, sentinels = read_pieces(path, roles or {})
     model = library.SentencePieceProcessor(model_proto=proto.SerializeToString())
     kind = SentencePiece if keeps_text(proto) else RewritingSentencePiece
-    return kind(proto, model, special, fingerprint_of(path), sentinels)
+    fingerprint = fingerprint_of(path) + (json.dumps(roles, sort_keys=True) if roles else "")
+    return kind(proto, model, special, fingerprint, sentinels)
 
 
-def read_pieces(path: Path) -> tuple[ModelProto, dict[str, int], tuple[int, ...]]:
+def read_pieces(
+    path: Path, roles: Mapping[str, str] = MappingProxyType({})
+) -> tuple[ModelProto, dict[str, int], tuple[int, ...]]:
     """The model of a file as it is used here, its special ids and its sentinels, which are never met in a text."""
     proto = read_proto(path)
     model = library.SentencePieceProcessor(model_proto=proto.SerializeToString())
@@ -55,6 +63,7 @@ def read_pieces(path: Path) -> tuple[ModelProto, dict[str, int], tuple[int, ...]
     apart = {piece.piece: i for i, piece in enumerate(proto.pieces) if piece.type not in TEXT}
     own = {"end": model.eos_id(), "unknown": model.unk_id(), "pad": model.pad_id()}
     special = {**special_ids(apart.get), **{name: i for name, i in own.items() if i >= 0}}
+    special |= {name: apart[token] for name, token in roles.items()}
     sentinels = sentinel_ids(apart.get)
     # SentencePiece finds user-defined pieces in a text before all others; control pieces it never finds.
     for i in (*special.values(), *sentinels):

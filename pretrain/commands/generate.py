@@ -69,6 +69,8 @@ def read_prompts(arguments: Generate) -> list[str]:
             text = Path(arguments.prompt_file).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"--prompt_file={arguments.prompt_file}: {reason(error)}. Name a UTF-8 file.") from error
+        if not text:
+            raise UserError(f"--prompt_file={arguments.prompt_file}: empty. Write one prompt a line.")
         prompts += text.splitlines()
     return prompts or [""]
 

@@ -207,6 +207,7 @@ COMMON = {
     # pretraining_tp: only the order of a sum.
     "ignored_keys": ("pretraining_tp",),
     "legacy": {"rope_interleaved": (False,), "is_llama_config": (True,), "use_bidirectional_attention": (None, False)},
+    "legacy_tokenizers": dict.fromkeys(("llama", "mistral", "gemma"), "sentencepiece"),
     "special": roles(bos="start", eos="end", unk="unknown", pad="pad"),
     "task": "text-generation",
 }

@@ -21,11 +21,12 @@ ADDED_TOKENS = "added_tokens.json"  # {token: id}, next to an older vocabulary
 FILES = {
     "huggingface": (JSON,),
     "wordpiece": (JSON, "vocab.txt"),
-    "sentencepiece": ("spiece.model", "tokenizer.model"),  # T5's, and an export's
+    "sentencepiece": ("spiece.model", "tokenizer.model"),  # T5's; Llama's and an export's
 } | {name: (kind.ready,) for name, kind in KINDS.items() if kind.ready}
 CLASSES = {"ctrl": "CTRLTokenizer", "xlm": "XLMTokenizer"}  # the only readers of these kinds
 # Templates of a text that Transformers' class for SentencePiece has.
 PATTERNS = {(): "none", (("$A", "end"),): "eos"}
+STARTING = (("start", "$A"), ("start", "$A", "start", "$B"))
 SENTINELS = 100  # of T5's tokenizers by default
 # BertTokenizer's settings and defaults; `strip_accents` follows `do_lower_case`.
 BERT_SETTINGS = {
@@ -62,7 +63,7 @@ def section(folder: Path, kinds: tuple[str, ...], prepared: bool = False) -> dic
             fields = {"kind": kind, "path": str(path), "sentinels": 0}
             if kind == "sentencepiece":
                 count = settings.get("extra_ids")
-                fields["sentinels"] = SENTINELS if count is None else count
+                fields["sentinels"] = SENTINELS * (name == "spiece.model") if count is None else count
             if kind == "wordpiece" and name == JSON:
                 fields["cased"] = not wordpiece.lower_cases(read_json(path).get("normalizer"))
             elif kind == "wordpiece":
@@ -82,6 +83,8 @@ def check_settings(kind: str, path: Path, settings: Mapping) -> None:
         steps = _steps(content)
     elif kind == "wordpiece" and not is_json:
         steps = BERT_SETTINGS | dict.fromkeys(("do_lower_case", "strip_accents"), lower_cases(settings))
+    elif kind == "sentencepiece":
+        steps = {"add_prefix_space": sentencepiece.read_proto(path).normalizer_spec.add_dummy_prefix}
     changes = [f"{name}={settings[name]}" for name, value in steps.items() if settings.get(name) not in (None, value)]
     tokens = _added_tokens(folder, settings)
     if kind == "sentencepiece" and (folder / JSON).is_file():
@@ -170,15 +173,21 @@ def added(path: Path) -> list[tuple[int, str]]:
 
 
 def roles(folder: Path, section: Mapping, family: Family, given: Mapping) -> dict[str, str]:
-    """{special id: token} of a tokenizer.json, by the settings next to it.
+    """{special id: token} of a tokenizer.json or a SentencePiece model, by the settings next to it.
 
-    If neither they nor usual names tell, by `given`, the config.json; "unknown" is in the file itself.
+    If neither they nor usual names tell, by `given`, the config.json; "unknown" is in the file itself, as are those of
+    a SentencePiece model, but for the start.
     """
-    if section["kind"] != "huggingface":
-        return {}
+    path = Path(section["path"])
     settings = read_settings(folder, OLDER_SETTINGS) | read_settings(folder)
-    tokens = dict(added(Path(section["path"])))
-    usual = special_ids({token: i for i, token in tokens.items()}.get)
+    if section["kind"] == "huggingface":
+        tokens = dict(added(path))
+        usual = special_ids({token: i for i, token in tokens.items()}.get)
+    elif section["kind"] == "sentencepiece":
+        proto, usual, _ = sentencepiece.read_pieces(path)
+        tokens = {i: piece.piece for i, piece in enumerate(proto.pieces) if piece.type == sentencepiece.PIECE.CONTROL}
+    else:
+        return {}
     # Tokens that two roles share.
     shared = (token_of(settings.get("unk_token")), token_of(settings.get("eos_token")))
     by_role: dict[str, str] = {}
@@ -189,6 +198,11 @@ def roles(folder: Path, section: Mapping, family: Family, given: Mapping) -> dic
         # GPT-2's users often pad with the end token; rows here keep the two apart.
         if token and name != "unknown" and not (name == "pad" and token in shared):
             by_role.setdefault(name, token)
+    if section["kind"] == "sentencepiece":
+        if "start" in family.special.values():
+            by_role.setdefault("start", proto.trainer_spec.bos_piece)
+        theirs = {tokens.get(usual.get(name)) for name in by_role}
+        return {name: token for name, token in by_role.items() if token in {*tokens.values()} - theirs}
     return by_role
 
 
@@ -253,7 +267,9 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
             workdir.write(folder / name, content)
         settings |= {"tokenizer_class": CLASSES[kind]}
     else:
-        model = export.tokenizer_json(source, *family.template)
+        # A JSON file says itself what comes before a text; a model file of Llama does not.
+        starts = kind == "sentencepiece" and "start" in tokenizer.special
+        model = export.tokenizer_json(source, *(family.template or STARTING * starts))
         model.save(str(folder / JSON))
         if "pad" in special:
             ids |= {"pad_token": special["pad"]}

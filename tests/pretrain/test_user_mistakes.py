@@ -1,10 +1,13 @@
 """User mistakes: exit code 2, one sentence that names the key, no traceback, nothing written."""
 
+import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from runs import ROOT, SMALL
+from safetensors.numpy import save_file
 
 from pretrain.cli import main
 
@@ -188,6 +191,45 @@ def test_import_of_lfs_pointer(mistake, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
     assert "model.safetensors" in mistake(["import", f"--folder={tmp_path}", "--workdir=NEW"])
+
+
+@pytest.mark.parametrize(
+    "words", [["import", "--workdir=NEW", "--folder="], ["train", TINY, "--workdir="]], ids=" ".join
+)
+@pytest.mark.parametrize("content", [b'{"model_type": ', b"\xff\xfe{}"])
+def test_config_that_is_no_json(mistake, tmp_path, words, content):
+    (tmp_path / "config.json").write_bytes(content)
+    assert "config.json is no JSON" in mistake([*words[:-1], f"{words[-1]}{tmp_path}"])
+
+
+def llama_folder(folder, **keys):
+    """A Llama of two rows."""
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 2, **keys}))
+    save_file({"model.embed_tokens.weight": np.zeros((2, 4096), np.float32)}, folder / "model.safetensors")
+
+
+def test_import_of_unknown_rope_scaling(mistake, tmp_path):
+    llama_folder(tmp_path, rope_scaling={"rope_type": "yarn", "factor": 4.0})
+    assert "rope_scaling" in mistake(["import", f"--folder={tmp_path}", "--workdir=NEW"])
+
+
+def test_export_of_a_tokenizer_that_no_class_reads(mistake, tmp_path, signals):
+    run, keys = tmp_path / "run", {"train__steps": 1, "schedule__warmup": 0, "evaluate__every": 0}
+    (tmp_path / "a.txt").write_text("abc " * 2000)
+    words = small(**keys, tokenizer__kind="symbols", data__train=f"text:{tmp_path}/a.txt", data__holdout=0)
+    assert main([word.replace("NEW", str(run)) for word in words]) == 0
+    assert "tokenizer.kind=symbols" in mistake(["export", f"--workdir={run}", f"--folder={tmp_path / 'hf'}"])
+    assert not (tmp_path / "hf").exists()
+
+
+def test_wandb_is_missing(mistake, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert "pip install -e '.[wandb]'" in mistake(small(log__wandb="mine"))
+
+
+def test_empty_prompt_file(mistake, tmp_path):
+    (tmp_path / "prompts.txt").touch()
+    assert "--prompt_file" in mistake(["generate", "--workdir=RUN", f"--prompt_file={tmp_path / 'prompts.txt'}"])
 
 
 def test_copied_validation_text(mistake, tmp_path):

@@ -212,6 +212,7 @@ def test_files_of_one_class_round_trip(kind, class_name, tmp_path):
         ("t5", {"extra_ids": 3}, {"<extra_id_0>": 44, "<new>": 45}, "<new>"),
         ("gpt2", {}, {"<new>": 263}, "<new>"),
         ("gpt2", {"add_prefix_space": True}, {}, "add_prefix_space=True"),
+        ("t5", {"add_prefix_space": False}, {}, "add_prefix_space=False"),
     ],
 )
 def test_settings_that_change_the_text(refuses, tmp_path, case, settings, added, key):
