@@ -14,6 +14,7 @@ from configs.model_kinds import replaced_tokens as replaced_tokens
 from configs.model_kinds import two_stream as two_stream
 from configs.ranges import (
     count,
+    counts,
     decay,
     density,
     devices,
@@ -165,6 +166,79 @@ def denoising() -> dict:
 
 
 @section
+def classification() -> dict:
+    """A class for each text or pair of texts."""
+    return dict(
+        kind="classification",  # name of the objective
+        texts=("text",),  # one or two fields of a record, or templates such as "{title}: {body}"
+        label="label",  # field with the name of the class, or its number
+        labels=(),  # names of the classes in the order of their numbers; recorded with the run
+        metrics=("accuracy",),  # figures of an evaluation: accuracy, f1, macro_f1, matthews
+        selects="accuracy",  # figure or term (loss) that selects the best checkpoint
+    )
+
+
+@section
+def regression() -> dict:
+    """A number for each text or pair of texts, fitted by squared error."""
+    return dict(
+        kind="regression",  # name of the objective
+        texts=("text",),  # one or two fields of a record, or templates such as "{title}: {body}"
+        label="label",  # field with the number
+        metrics=("pearson", "spearman"),  # figures of an evaluation
+        selects="pearson",  # figure or term (loss) that selects the best checkpoint
+    )
+
+
+@section
+def choice() -> dict:
+    """One of several texts, each read behind what is asked (multiple choice)."""
+    return dict(
+        kind="choice",  # name of the objective
+        text="question",  # field or template of what is asked; empty: the choices alone
+        choices=("choice1", "choice2"),  # field or template of each choice; of one field: a list of texts
+        number=count(2),  # choices of an example
+        label="label",  # field with the number of the right choice, from 0, or its name in `labels`
+        labels=(),  # names of the choices, such as ("A", "B", "C", "D"); empty: numbers from 0
+        metrics=("accuracy",),  # figures of an evaluation
+        selects="accuracy",  # figure or term (loss) that selects the best checkpoint
+    )
+
+
+@section
+def tagging() -> dict:
+    """A tag for each word: parts of speech, names."""
+    return dict(
+        kind="tagging",  # name of the objective
+        words="words",  # field with the words of a sentence, a list or a text with spaces between them
+        tags="tags",  # field with their tags, likewise
+        labels=(),  # names of the tags in the order of their numbers; recorded with the run
+        scheme="BIO",  # of tags that mark spans: BIO, IOB1, IOBES; empty: every word by itself
+        metrics=("span_f1",),  # figures of an evaluation: span_f1, span_f1_strict, accuracy
+        selects="span_f1",  # figure or term (loss) that selects the best checkpoint
+    )
+
+
+@section
+def extraction() -> dict:
+    """An answer cut out of a text (SQuAD)."""
+    return dict(
+        kind="extraction",  # name of the objective
+        question="question",  # field with the question
+        context="context",  # field with the text that holds the answer
+        answers="answers.text",  # field with the answers' texts
+        starts="answers.answer_start",  # field with the characters at which they begin
+        question_tokens=count(64),  # most tokens of a question
+        stride=count(128),  # tokens between the starts of windows of a long text
+        answer_tokens=count(30),  # most tokens of an answer
+        best=count(20),  # answers of a window that are kept
+        no_answer=False,  # questions may have none (SQuAD 2.0)
+        metrics=("exact", "f1"),  # figures of an evaluation
+        selects="f1",  # figure or term (loss) that selects the best checkpoint
+    )
+
+
+@section
 def base() -> dict:
     """Every key with its default."""
     return dict(
@@ -181,6 +255,8 @@ def base() -> dict:
             algorithm="bpe",  # sentencepiece trained here: bpe or unigram (much slower)
             pieces="words",  # sentencepiece trained here: words, or phrases (a piece may span words: for code)
             train_bytes=count(20_000_000, below=2**63),  # bytes of the training text to train the tokenizer on
+            single=(),  # a task's row of one text, such as ("classifier", "$A", "separator"); empty: that, or text, end
+            pair=(),  # the same of two, such as ("classifier", "$A", "separator", "$B", "separator")
         ),
         data=dict(
             train="stdlib",  # sources, joined by " + ": stdlib, text:, jsonl:, parquet:, tfds: and others (data.md)
@@ -193,8 +269,9 @@ def base() -> dict:
             temperature=positive(1.0),  # sizes, in examples, are raised to 1/temperature before mixing
             languages=(),  # names of the languages of sources (option `language`, or fields)
             cap=non_negative(0, below=2**63),  # sizes are capped at this many examples before mixing; 0 means no cap
-            layout="concat",  # concat (joined, cut), packed (no leaks), stream, document, pairs, halves, ...
+            layout="concat",  # concat (joined, cut), packed (no leaks), stream, document, pairs, examples (tasks), ...
             length=count(1024),  # T, tokens of a training row
+            buckets=counts(()),  # layout examples: lengths of its batches, each the least that holds its longest row
             shuffle=True,  # a new order of rows each epoch
             on_bad_record="stop",  # stop, or skip records without usable text (<workdir>/bad_records.txt)
             bad_records=share(0.01),  # largest share of a source's records that may be skipped
@@ -314,4 +391,9 @@ OBJECTIVES = {
     "translation": translation,
     "permutation": permutation,
     "denoising": denoising,
+    "classification": classification,
+    "regression": regression,
+    "choice": choice,
+    "tagging": tagging,
+    "extraction": extraction,
 }

@@ -53,6 +53,7 @@ def decoder() -> dict:
         norm_init_std=non_negative(0.0),  # initial standard deviation of norm gains
         fused_glorot_init=False,  # query, key and value start as one Glorot-uniform matrix (PyTorch's attention module)
         scale_residual_init=True,  # divide output projections' init by sqrt(2 * layers), as GPT-2 does
+        summary=(),  # steps to the classes of a task (docs/tasks.md)
         dtype="bfloat16",  # type of matrix products; norms, softmax and loss stay float32
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it
@@ -119,6 +120,7 @@ def two_stream() -> dict:
         dropout=rate(0.1),  # rate on embeddings, distances, branches, feed-forward hidden layer, last hidden states
         dropout_attention=rate(0.1),  # rate on attention probabilities
         init_std=non_negative(0.02),  # initial standard deviation of everything but norms, biases and projections
+        summary=("dense", "tanh", "dropout"),  # steps to the classes of a task (docs/tasks.md)
         dtype="bfloat16",  # type of matrix products; norms, softmax and loss stay float32
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it
@@ -154,6 +156,7 @@ def encoder() -> dict:
         dropout_attention=rate(0.1),  # rate on attention probabilities
         initialiser="truncated",  # of matrices: truncated (normal, cut at 2 deviations), normal, fan_in (uniform)
         init_std=non_negative(0.02),  # initial standard deviation of matrices and tables
+        summary=("dense", "tanh", "dropout"),  # steps to the classes of a task (docs/tasks.md)
         dtype="bfloat16",  # type of matrix products; norms, softmax and loss stay float32
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it
@@ -187,6 +190,7 @@ def replaced_tokens() -> dict:
         dropout_attention=rate(0.1),  # rate on attention probabilities
         initialiser="truncated",  # of matrices and tables: truncated (normal, cut at 2 deviations) or normal
         init_std=non_negative(0.02),  # initial standard deviation of matrices and tables
+        summary=("dropout", "dense", "gelu_erf", "dropout"),  # steps to the classes of a task (docs/tasks.md)
         dtype="bfloat16",  # type of matrix products; norms, softmax and loss stay float32
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it
@@ -232,6 +236,7 @@ def encoder_decoder() -> dict:
         dropout_hidden=rate(0.1),  # rate on the output of each stack
         initialiser="fan_in",  # of matrices: fan_in (T5), glorot (the Transformer), normal (BART)
         init_scale=positive(1.0),  # normal: standard deviation of everything; else a factor on theirs
+        summary=("dropout", "dense", "tanh", "dropout"),  # steps to the classes of a task (docs/tasks.md)
         dtype="bfloat16",  # type of matrix products; norms, softmax and loss stay float32
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it

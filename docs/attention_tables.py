@@ -132,7 +132,7 @@ def recipe_table() -> str:
     """Tabulate the attention calls of all recipes: a row for each kind of call, with the recipes that make it."""
     users: dict[tuple, dict[str, dict]] = defaultdict(lambda: defaultdict(dict))  # {cells: {recipe: {variant: None}}}
     variants = {}
-    for name, path in configs.recipes().items():
+    for name, path in configs.model_recipes().items():
         module = configs.recipe_module(str(path))
         sizes = {variant: module.get_config(variant) for variant in module.VARIANTS}
         variants[name] = {key: config for key, config in sizes.items() if config.model.dtype != "float32"}  # not CPU's

@@ -15,6 +15,7 @@ from input_pipeline.batching.eval import EvalRows, Evaluation, Task
 from input_pipeline.batching.mixture import mixing_weights
 from input_pipeline.batching.train import BatchContext, MixedBatches, SegmentBatches, StreamBatches
 from input_pipeline.errors import DataError
+from input_pipeline.examples import corpus as example_corpus
 from input_pipeline.io import Folders, replace, writable
 from input_pipeline.packing.build import RowBuilder, count_examples
 from input_pipeline.packing.concat import count_targets
@@ -35,6 +36,7 @@ from input_pipeline.tokenizers.base import Tokenizer
 FIRST_ROWS, FIRST_TOKENS = 64, 1 << 15
 MAX_RATIO = 2  # BERT's 15% halved or doubled gives another model (Wettig et al. 2022, "Should You Mask 15%?")
 BAD_RECORDS = "bad_records.txt"  # in the work folder: the first records that were skipped
+EXAMPLES = "examples"  # the layout of labelled records
 EVAL_SEED = 0  # of corruption in evaluation: the same in every run, so that runs compare
 
 
@@ -51,7 +53,7 @@ def prepare(
     inherited: Path | None = None,
     scratch: Path | None = None,
     workers: Workers | None = None,
-) -> "Corpus":
+) -> "Corpus | example_corpus.ExampleCorpus":
     """Makes what is missing (tokenizer, token stores, row plans) and opens it.
 
     data, tokenizer, objective: sections of configs/common.py.
@@ -72,6 +74,8 @@ def prepare(
         folders.tokenizer, tokenizer, sources, share, report, special, inherited, accept
     )
     validate.check_ends(opened, data, report)
+    if data["layout"] == EXAMPLES:
+        return example_corpus.prepare(data, tokenizer, objective, folders, opened, sources, report)
 
     cache = IndexCache(validate.store_root(data, folders.data), scratch, report, read_all)
     how = {"read_all": read_all, "workers": workers}
@@ -94,7 +98,7 @@ def prepare_given(
     *,
     report: Callable[[str], None],
     accept: Callable[[Tokenizer], None],
-) -> "Corpus":
+) -> "Corpus | example_corpus.ExampleCorpus":
     """Open the sources `given` as one split of that name, with the run's tokenizer.
 
     They are tokenised into the folder `root`; the run's own text need not exist.
@@ -105,6 +109,8 @@ def prepare_given(
     accept(opened)
     validate.check_ends(opened, data, report)
     validate.check_sources(found, data, objective, corruption.build(objective))
+    if data["layout"] == EXAMPLES:
+        return example_corpus.prepare(data, tokenizer, objective, folders, opened, {given: found}, report)
     cache = IndexCache(Path(root), scratch=None, report=report, read_all=False)
     by_split, _ = _open_splits({given: found}, 0.0, opened, data, folders, report)
     return Corpus(data, objective, opened, by_split, cache)
@@ -200,7 +206,15 @@ class Corpus:
 
         They depend on content alone: text that is tokenised again has the same.
         """
-        return {"tokenizer": self.tokenizer.fingerprint, "text": self.stream("train").identity}
+        return {"tokenizer": self.tokenizer.fingerprint, "text": self.identity("train")}
+
+    def identity(self, split: str) -> str:
+        """Hash of a split's text and tokens."""
+        return self.stream(split).identity
+
+    def tokens(self, split: str) -> int:
+        """Tokens of a split's text."""
+        return self.stream(split).tokens
 
     def summary(self) -> list[dict]:
         """Counts of each split: split, documents, tokens, bytes, words, bytes_per_token."""

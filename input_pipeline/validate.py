@@ -25,7 +25,8 @@ from input_pipeline.tokenizers import store as tokenizer_store
 from input_pipeline.tokenizers.base import Tokenizer
 
 PROBE_BYTES = 1 << 16  # bytes of a source in which its first record is searched
-WITHOUT_ENDS = ("concat", "stream")  # layouts that need no token between documents
+WITHOUT_ENDS = ("concat", "stream", "examples")  # layouts that need no token between documents
+UNMIXED = ("stream", "examples")  # layouts that do not mix sources
 OF_SENTENCES = ("pairs", "sentences", "halves")  # layouts that need to know where sentences end
 
 
@@ -41,6 +42,9 @@ def check(
     inherited = inherited or tokenizer_store.is_made(folders.tokenizer)
     named, share = check_settings(data, tokenizer, objective, inherited), holdout_share(data)
     tokenizer_store.check(folders.tokenizer, tokenizer, inherited)
+    if data["layout"] == "examples":  # whose records are read at once, if they are not kept
+        check_overlap(named)
+        return named
     missing = [
         source
         for name, found in named.items()
@@ -92,7 +96,10 @@ def _check_layout(data: Mapping, tokenizer: Mapping, task: Objective) -> None:
         (layout in task.layouts, f"layout={layout}: not of objective.kind={task.kind}. Choose: {task.layouts}."),
         (sentences in ("", "lines"), f"sentences={sentences}: must be lines or empty."),
         (sentences or layout not in OF_SENTENCES, f"layout={layout}: needs sentences. Set data.sentences=lines."),
-        (layout != "stream" or not mixed, "layout=stream: does not mix. Unset data.weights, temperature and cap."),
+        (
+            layout not in UNMIXED or not mixed,
+            f"layout={layout}: does not mix. Unset data.weights, temperature and cap.",
+        ),
         (data["on_bad_record"] in ("stop", "skip"), f"on_bad_record={data['on_bad_record']}: must be stop or skip."),
         (not image or tokenizer["kind"] == "bytes", f"image={image}: needs tokenizer.kind=bytes. Set it."),
     )

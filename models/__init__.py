@@ -21,6 +21,8 @@ The axis alphabet, used in every shape comment and einsum of the project:
     cluster_inputs(hidden) the same for each softmax of an adaptive vocabulary
     logits(hidden)         float32, over the whole vocabulary
     has_nsp_head           pooled(hidden) and pair_logits(hidden) predict whether the second text follows the first
+    task                   what a task asks for, or None; then task_logits(hidden, places) are its predictions, and
+                           summary_place says which token stands for a row
     types                  of encoders: rows of the table that distinguishes the texts of a row; 0 if there is none
     has_discriminator      a generator and a discriminator (ELECTRA) with `generator_size` and `head`. The generator has
                            generate(tokens, ...), like the call, and generator_inputs(hidden), like head_inputs; the

@@ -35,6 +35,7 @@ class EncoderBase(Model):
 
     causal: ClassVar[bool] = False
     head_params: ClassVar[tuple[str, ...]] = (*Model.head_params, "transform", "transform_norm", "pooler", "pairs")
+    summary_place: ClassVar[str] = "first"
 
     position_offset: int
     types: int
@@ -199,9 +200,9 @@ class Encoder(EncoderBase):
         if self.languages:
             self.language_table = self._table("languages", None, self.languages)
         self.make_layers()
-        if self.head_transform:
+        if self.has_token_head and self.head_transform:
             self._make_token_head()
-        else:
+        elif self.has_token_head:
             self.head_bias = self.vocab_bias()
         if self.pair_head:
             self.pooler, self.pairs = self._head(self.width), self._head(2)
@@ -231,15 +232,21 @@ class Encoder(EncoderBase):
             # XLM's code zeroes padding after every layer; no other state sees it, so once at the end is the same.
             real = (options["segments"] > 0)[..., None]
             output = output.replace(hidden=jnp.where(real, output.hidden, jnp.zeros((), output.hidden.dtype)))
-        if self.is_initializing():  # Flax creates the heads' parameters where they are first called
+        if self.is_initializing() and self.has_token_head:  # Flax creates parameters where they are first called
             self.head_inputs(output.hidden)
             if self.pair_head:
                 self.pair_logits(output.hidden)
+        self.init_heads(output.hidden)
         return output
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Inputs of the output head: hidden [..., E] after the transform, if there is one, matrix [V, E], bias [V]."""
         return super().head_inputs(hidden) if self.head_transform else (hidden, self.token_table, self.head_bias)
+
+    @property
+    def pooling_layer(self) -> Linear | None:
+        """The pooler's layer, which next-sentence prediction trains."""
+        return self.pooler if self.pair_head else None
 
     def pooled(self, hidden: jax.Array) -> jax.Array:
         """hidden [B, T, D] -> [B, D]: the row's vector, from its first token ([CLS])."""

@@ -21,6 +21,7 @@ from models.t5 import POSITIONS as SEQUENCE_POSITIONS
 from models.t5 import EncoderDecoder
 from models.transformer.block import PLACEMENTS
 from models.transformer.mlp import ACTIVATIONS, FEED_FORWARD
+from models.transformer.task_head import STEPS, Task
 from models.transformer_xl import POSITIONS as RECURRENT_POSITIONS
 from models.transformer_xl import TransformerXL
 from models.xlnet import XLNet
@@ -55,13 +56,16 @@ ABSENT = {
 }
 
 
-def build(section: Mapping) -> nn.Module:
-    """The model of kind `section["kind"]`, with the rest as its fields. Raises ModelError for impossible values."""
+def build(section: Mapping, task: Task | None = None) -> nn.Module:
+    """The model of kind `section["kind"]`, with the rest as its fields, and the head of a task instead of its own.
+
+    Raises ModelError for impossible values.
+    """
     # JSON has no tuples; Flax needs hashable fields.
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in section.items()}
     for name, problem in _mistakes(SimpleNamespace(**fields)):
         raise ModelError(f"config.model.{name}={fields[name]}: {problem}")
-    return KINDS[fields.pop("kind")](**fields)
+    return KINDS[fields.pop("kind")](**fields, task=task)
 
 
 def _mistakes(f: SimpleNamespace) -> Iterator[tuple[str, str]]:
@@ -69,6 +73,8 @@ def _mistakes(f: SimpleNamespace) -> Iterator[tuple[str, str]]:
     for name, choices in [("kind", KINDS), *CHOICES[""].items(), *CHOICES.get(f.kind, {}).items()]:
         if getattr(f, name) not in choices:
             yield name, f"unknown. Use one of: {', '.join(choices)}."
+    for step in set(getattr(f, "summary", ())) - set(STEPS):
+        yield "summary", f"{step} is unknown. Use: {', '.join(STEPS)}."
     # Encoder-decoders always state their head size, which need not be width / heads (T5-11B: 128 heads of 128).
     if not getattr(f, "head_size", 0) and f.width % f.heads:
         yield "heads", f"does not divide width={f.width}. Use a divisor."

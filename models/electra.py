@@ -50,6 +50,8 @@ class Electra(EncoderBase):
 
     def setup(self):
         super().setup()
+        if not self.has_token_head:
+            return
         if self.generator_size:
             self.generator = Generator(**self._generator_fields())
         if self.head == "replaced":
@@ -62,7 +64,8 @@ class Electra(EncoderBase):
     def __call__(self, tokens: jax.Array, **options) -> Output:
         """The discriminator's hidden states, as `EncoderBase`."""
         output = super().__call__(tokens, **options)
-        if self.is_initializing():  # Flax creates parameters where they are first called
+        self.init_heads(output.hidden)
+        if self.is_initializing() and self.has_token_head:  # Flax creates parameters where they are first called
             if self.generator_size:
                 self.generate(tokens, **options)
             (self.replaced_logits if self.head == "replaced" else self.head_inputs)(output.hidden)

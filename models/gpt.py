@@ -31,6 +31,7 @@ class Decoder(Model):
     """
 
     inputs: ClassVar[tuple[str, ...]] = ("tokens", "positions", "segments")
+    class_bias: ClassVar[bool] = False
 
     kv_heads: int
     head_size: int
@@ -80,11 +81,11 @@ class Decoder(Model):
         # Post-norm layers end with a norm; "replace" leaves the sum unnormed.
         if self.placement == "pre":
             self.final_norm = self._norm(self.final_norm_epsilon or self.norm_epsilon)()
-        if not self.tied_head:
+        if not self.tied_head and self.has_token_head:
             # No embedding table: it multiplies, so scaling laws count it.
             init = normal(self.head_init_std, *names)
             self.head = self.param("head", init, (self.vocab_size, self.width), self.param_dtype)
-        if self.head_bias:
+        if self.head_bias and self.has_token_head:
             self.bias = self.vocab_bias()
 
     def __call__(
@@ -128,6 +129,7 @@ class Decoder(Model):
             x = self.final_norm(x)
         if cache is not None:
             carried["attention"] = carried["attention"].advance(length, segments)
+        self.init_heads(x)
         return Output(x, carried)
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | None]:
@@ -142,6 +144,11 @@ class Decoder(Model):
         self.check_length(length)
         sizes = self.query_size or self._head_size, self._head_size
         return {"attention": Cache.empty(self.layers, rows, length, self.kv_heads or self.heads, sizes, self.dtype)}
+
+    @property
+    def head_dropout(self) -> float:
+        """Rate of dropout in the head of a task."""
+        return self.dropout_residual
 
     @property
     def causal(self) -> bool:

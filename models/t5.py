@@ -76,10 +76,10 @@ class EncoderDecoder(Model):
         self.encoder = stack_param(self, "encoder", self._init_stack, self._encoder("reference"))
         self.decoder = stack_param(self, "decoder", self._init_stack, self._decoder("reference"))
         self.encoder_bias, self.decoder_bias = self._bias("encoder_bias"), self._bias("decoder_bias")
-        if not self.tied_head:
+        if not self.tied_head and self.has_token_head:
             init = self._scheme.initializer(self._std(self.width, self.vocab_size), *names)
             self.head = self.param("head", init, shape, self.param_dtype)
-        if self.head_bias:
+        if self.head_bias and self.has_token_head:
             self.bias = self.vocab_bias()
         self.encoder_positions = self._table("encoder_positions", table_std)
         self.decoder_positions = self._table("decoder_positions", table_std)
@@ -137,6 +137,7 @@ class EncoderDecoder(Model):
         x = self._end_stack(x, self.decoder_norm, keys.get("hidden"), row)
         if carried:
             carried["attention"] = carried["attention"].advance(tokens.shape[1], segments)
+        self.init_heads(x)
         return Output(x, carried)
 
     def encode(self, inputs: jax.Array, input_segments: jax.Array | None = None) -> jax.Array:

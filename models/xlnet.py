@@ -42,7 +42,8 @@ class XLNet(RecurrentModel):
         # w of section 2.3: the query stream's first state, the same at every position.
         self.mask_vector = self.param("mask_vector", normal(self.init_std, "embed"), (self.width,), self.param_dtype)
         self.make_layers()
-        self.head_bias = self.vocab_bias()
+        if self.has_token_head:
+            self.head_bias = self.vocab_bias()
 
     def __call__(
         self,
@@ -128,6 +129,7 @@ class XLNet(RecurrentModel):
             if positions.shape != slots.shape:  # XLA cannot slice an odd length from an axis that a mesh splits
                 x = nn.with_logical_constraint(x, ("batch", None, None))[:, : slots.shape[1]]
         hidden = drop(x, 2, row)
+        self.init_heads(hidden)
         return Output(hidden, {name: one.advance(min(self.reuse, T), None) for name, one in carried.items()})
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

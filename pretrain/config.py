@@ -17,6 +17,7 @@ from configs import common
 from configs.ranges import Range
 from input_pipeline.io import make_folder, open_path, read_json
 from pretrain.errors import UserError, nearest
+from pretrain.recipes import model_recipes as model_recipes
 from pretrain.recipes import recipe_config as recipe_config
 from pretrain.recipes import recipe_module as recipe_module
 from pretrain.recipes import recipes as recipes
@@ -30,8 +31,10 @@ PARTIAL = ("evaluate.model", "distill.model")
 # Keys that older work folders lack; their defaults do not change a run.
 YOUNGER = ("data.on_bad_record", "data.bad_records", "data.replace_surrogates", "log.seconds", "log.wandb")
 YOUNGER += ("schedule.cooldown", "schedule.cooldown_shape", "schedule.cut_frac", "schedule.ratio")
-YOUNGER += tuple(f"model.{name}" for name in ("norm_offset", "rope_theta", "rope_scaling", "output_bias", "qk_norm"))
 YOUNGER += ("optimizer.frozen", "optimizer.unfreeze", "optimizer.layer_decay", "optimizer.head_rate")
+YOUNGER += ("tokenizer.single", "tokenizer.pair", "data.buckets")
+YOUNGER += ("model.norm_offset", "model.rope_theta", "model.rope_scaling", "model.output_bias", "model.qk_norm")
+YOUNGER += ("model.summary",)
 OF_A_HOST = ("data.store", "data.workers", "data.prefetch")  # may differ between the processes of one run
 DTYPES = {"bf16": "bfloat16", "fp32": "float32", "f32": "float32", "fp16": "float16", "f16": "float16"}  # short names
 

@@ -11,12 +11,18 @@ from ml_collections import ConfigDict
 from pretrain.errors import USER_ERRORS, UserError, nearest
 
 ROOT = Path(__file__).resolve().parents[1]
+OF_TASKS = ("tasks",)  # recipes that take their model from a run
 NO_RECIPES = ("__init__", "common", "model_kinds", "ranges")
 
 
 def recipes() -> dict[str, Path]:
     """The recipe files of `configs/`, by name."""
     return {path.stem: path for path in sorted((ROOT / "configs").glob("*.py")) if path.stem not in NO_RECIPES}
+
+
+def model_recipes() -> dict[str, Path]:
+    """The recipes that have a model of their own, by name."""
+    return {name: path for name, path in recipes().items() if name not in OF_TASKS}
 
 
 def recipe_file(path: str) -> Path:

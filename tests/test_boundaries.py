@@ -47,6 +47,7 @@ FLOORS = {
     ),
     "input_pipeline": (
         {"pipeline"},
+        {"examples"},
         {"validate"},
         {"batching"},
         {"corruption"},
@@ -66,6 +67,7 @@ FLOORS = {
         {"training"},
         {"run"},
         {"evaluation"},
+        {"tasks"},
         {"decoding", "plan"},
         {"costs"},
         {"step"},

@@ -64,7 +64,10 @@ def test_command_of_pretrain(command, capsys):
     line = split(command)[1:]
     arguments = cli.parse(line)
     assert type(arguments).__name__ == ("Complete" if "--complete" in command else line[0].title())
-    if isinstance(arguments, ConfigArguments):
+    if isinstance(arguments, ConfigArguments) and "configs/tasks.py" in command:  # its model is that of a run
+        path, _, variant = arguments.config.partition(":")
+        assert set(dict(arguments.overrides)) <= {*configs.flat(configs.recipe_config(path, variant))}
+    elif isinstance(arguments, ConfigArguments):
         assert configs.load(arguments.config or "configs/quickstart.py", arguments.overrides).train.steps > 0
     if line[0] == "describe":
         assert cli.main(line) == 0 and "parameters" in capsys.readouterr().out
@@ -153,7 +156,7 @@ def test_wmt_commands_join_files_line_by_line(tmp_path):
 
 def test_files_of_recipes_are_in_the_table():
     page = (ROOT / "docs" / "data.md").read_text()
-    for name, path in configs.recipes().items():
+    for name, path in configs.model_recipes().items():
         module = configs.recipe_module(str(path))
         for variant in getattr(module, "VARIANTS", ()):
             config = module.get_config(variant)

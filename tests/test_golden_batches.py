@@ -21,6 +21,7 @@ from PIL import Image
 from configs import common
 from input_pipeline import pipeline
 from input_pipeline.io import Folders
+from pretrain.recipes import model_recipes
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "tests" / "goldens" / "batches.json"
@@ -224,7 +225,7 @@ def encode_sentences(name: str, folder: Path) -> dict[str, list[int]]:
 def list_recipes() -> list[str]:
     """Names `recipe:variant`; of variants whose data differs in sizes alone, only the first."""
     names = {}
-    for path in sorted((ROOT / "configs").glob("*.py")):
+    for path in model_recipes().values():
         for variant in getattr(importlib.import_module(f"configs.{path.stem}"), "VARIANTS", ()):
             name = f"{path.stem}:{variant}"
             with tempfile.TemporaryDirectory() as folder:

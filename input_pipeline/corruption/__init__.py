@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from input_pipeline.corruption.base import Objective
 from input_pipeline.corruption.causal import CausalLM
+from input_pipeline.corruption.examples import Choice, Classification, Regression
 from input_pipeline.corruption.infilling import Infilling
 from input_pipeline.corruption.mlm import MaskedLM
 from input_pipeline.corruption.permutation import PermutationLM
@@ -19,7 +20,10 @@ from input_pipeline.tokenizers.word_starts import WordStarts
 
 OBJECTIVES: dict[str, type[Objective]] = {
     objective.kind: objective
-    for objective in (CausalLM, MaskedLM, SpanCorruption, ReplacedTokens, Translation, PermutationLM, Infilling)
+    for objective in (
+        *(CausalLM, MaskedLM, SpanCorruption, ReplacedTokens, Translation, PermutationLM, Infilling),
+        *(Classification, Regression, Choice),
+    )
 }
 
 # Special ids that a layout writes, whatever the objective.

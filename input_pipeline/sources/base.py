@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,10 +21,12 @@ class Document(NamedTuple):
     holdout_rank: a hash in [0, 1) of the file's name if a file is a document, else of the content, so that equal lines
         share it. Documents below `data.holdout` are held out.
     texts: one, or one per field that the source names; none if all would be empty.
+    record: the whole record, of sources that read records whole and not their texts.
     """
 
     holdout_rank: float
     texts: tuple[Iterable[str] | Iterable[bytes], ...]
+    record: Mapping | None = None
 
     @classmethod
     def from_texts(cls, holdout_rank: float, *texts: str) -> "Document":

@@ -68,7 +68,10 @@ class Files(Source):
         choice, quotes = records.Choice.parse(spec, options), options.get("quotes", "yes")
         if quotes not in ("yes", "none"):
             raise DataError(f"'{spec}': quotes={quotes} is unknown. Write quotes=none where they are text.")
-        read = functools.partial(tables.csv_documents, choice=choice, delimiter=delimiter, quotes=quotes)
+        columns = tuple(options["columns"].split(",")) if "columns" in options else ()
+        read = functools.partial(
+            tables.csv_documents, choice=choice, delimiter=delimiter, quotes=quotes, columns=columns
+        )
         cuts = functools.partial(tables.csv_stretches, quotes=quotes)
         return cls(absolute(path), read, cuts, spec=spec, fields=choice.fields, records=True)
 

@@ -17,7 +17,7 @@ from input_pipeline.sources.text import StandardLibrary
 from input_pipeline.sources.tfds import TensorFlowDataset
 
 FIELDS = ("field", "fields", "code", "language")
-TABLE, CSV = (*FIELDS, "labels"), (*FIELDS, "quotes")
+TABLE, CSV = (*FIELDS, "labels"), (*FIELDS, "quotes", "columns")
 KINDS = {  # constructor, options, and an example
     "stdlib": (StandardLibrary.make, (), "stdlib alone"),
     "text": (Files.text, ("document", "bytes", "line_ends", "code", "language"), "text:/books/*.txt"),
@@ -37,25 +37,27 @@ KINDS = {  # constructor, options, and an example
 IMAGES = ("images", "tfds")  # kinds that can read images
 
 
-def parse(text: str, key: str, image: Sequence[int] = ()) -> list[Source]:
+def parse(text: str, key: str, image: Sequence[int] = (), whole: bool = False) -> list[Source]:
     """The sources of the value `text` of the config key (or flag) `key`.
 
-    They hold images if `image` gives their shape, [rows, columns, colours], else text. Errors: DataError.
+    They hold images if `image` gives their shape, [rows, columns, colours], else text, or `whole` records. Errors:
+    DataError.
     """
     specs = [spec.strip() for spec in text.split(" + ")]
     if len(set(specs)) < len(specs):
         raise DataError(f"{key}='{text}': repeats a source. Set data.weights instead.")
-    return [_parse_one(spec, key, tuple(image)) for spec in specs]
+    return [_parse_one(spec, key, tuple(image), whole) for spec in specs]
 
 
 def parse_data(data: Mapping, text: str, key: str) -> list[Source]:
     """The sources of `text` as `data`, the section of the config, has them read. Errors: DataError."""
+    whole = data["layout"] == "examples"
     limit = data["bad_records"] if data["on_bad_record"] == "skip" else 0.0
-    found = [dataclasses.replace(source, bad_records=limit) for source in parse(text, key, data["image"])]
+    found = [dataclasses.replace(source, bad_records=limit) for source in parse(text, key, data["image"], whole)]
     return [source.replacing_surrogates() for source in found] if data["replace_surrogates"] else found
 
 
-def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> Source:
+def _parse_one(spec: str, key: str, image: tuple[int, ...], whole: bool) -> Source:
     kind, _, rest = spec.partition(":")
     if kind not in KINDS:
         _check_dataset(spec, key)
@@ -75,6 +77,9 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...]) -> Source:
     if (kind not in IMAGES) if image else (kind == "images"):
         raise DataError(f"{key}='{spec}' does not fit data.image={image}. Set (32, 32, 3) for images, () for text.")
     marks = {name: options.pop(name) for name in ("code", "language") if name in options}
+    if whole and ("field" not in allowed or {"field", "fields"} & options.keys()):
+        raise DataError(f"{key}='{spec}': a task reads whole records. Write jsonl:, csv: or tfds: without field.")
+    options |= {"field": ""} if whole else {}
     source = make(spec, path, options, image) if kind in IMAGES else make(spec, path, options)
     return dataclasses.replace(source, **marks) if marks else source
 

@@ -27,7 +27,7 @@ NOTHING: Mapping[str, Convert] = MappingProxyType({})
 class Choice:
     """Fields of a record that a source reads, by paths such as `text`, `meta.text` or `answers.text.0`."""
 
-    field: str  # of the single text
+    field: str  # of the single text; "" for whole records
     fields: tuple[str, ...]  # of several texts, in order; ()
     labels: str = "names"  # or "ids": what classes become
 
@@ -44,11 +44,13 @@ class Choice:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All its fields."""
-        return self.fields or (self.field,)
+        """All its fields; () for whole records."""
+        return self.fields or (self.field,) * bool(self.field)
 
     def reader(self, convert: Mapping[str, "Convert"]) -> "Reader":
         """The function that makes a document of a record; `convert` has functions for the values of some fields."""
+        if not self.names:
+            return functools.partial(whole_document, convert=convert)
         if self.fields:
             return functools.partial(fields_document, fields=self.fields, convert=convert)
         return functools.partial(text_document, field=self.field, convert=convert)
@@ -87,6 +89,14 @@ def _paths(value: object, path: str = "") -> Iterator[str]:
 
 def _is_list(value: object) -> bool:
     return isinstance(value, list | np.ndarray) and getattr(value, "shape", None) != () and len(value) > 0
+
+
+def whole_document(record: object, convert: Mapping[str, "Convert"] = NOTHING) -> Document:
+    """A record as it is, with the values of the fields in `convert`."""
+    if not isinstance(record, dict):
+        raise DataError(f"it is a {type(record).__name__} and no object")
+    converted = {name: function(record[name]) for name, function in convert.items() if record.get(name) is not None}
+    return Document(0.0, (), {**record, **converted})
 
 
 def text_document(record: object, field: str, convert: Mapping[str, "Convert"] = NOTHING) -> Document:

@@ -84,7 +84,7 @@ def parquet_documents(span: Span, choice: Choice) -> Iterator[Document | BadReco
         table = arrow.parquet.ParquetFile(file)
         names, rows = table.schema_arrow.names, _Rows(table.schema_arrow, choice, span.path, arrow.types)
         # A path through structs reads one leaf of them; items of lists have no columns of their own.
-        columns = [name if name in names else re.split(r"\.\d+(?:\.|$)", name)[0] for name in choice.names]
+        columns = [name if name in names else re.split(r"\.\d+(?:\.|$)", name)[0] for name in choice.names or names]
         for group in range(span.start, span.end):
             batches = table.iter_batches(ROWS, row_groups=[group], columns=columns)
             yield from rows.documents(batches, f"{span.path}, row group {group}")
@@ -136,7 +136,7 @@ class _Rows:
         features = json.loads((schema.metadata or {}).get(b"huggingface", "{}")).get("info", {}).get("features", {})
         self.columns: dict[str, None] = {}  # top-level names, in order
         convert: dict[str, Convert] = {}
-        for name in choice.names:
+        for name in choice.names or schema.names:
             steps = [name] if name in schema.names else name.split(".")
             kind = _type_at(schema, steps, types)
             if kind is None:
@@ -212,16 +212,18 @@ def csv_stretches(path: str, start: int, end: int, target: int, quotes: str) -> 
             first = last
 
 
-def csv_documents(span: Span, choice: Choice, delimiter: str, quotes: str) -> Iterator[Document | BadRecord]:
-    """The rows of a stretch of a file, whose first row names the fields."""
-    header = next((row for _, row in _csv_rows(span.path, 0, None, delimiter, quotes)), None)
+def csv_documents(
+    span: Span, choice: Choice, delimiter: str, quotes: str, columns: Sequence[str]
+) -> Iterator[Document | BadRecord]:
+    """The rows of a stretch of a file, whose first row names the fields if `columns` do not."""
+    header = list(columns) or next((row for _, row in _csv_rows(span.path, 0, None, delimiter, quotes)), None)
     if not isinstance(header, list):
-        raise DataError(f"{span.path} has no header. Name the columns in its first line.")
+        raise DataError(f"{span.path} has no header. Name its columns there, or by columns=.")
     if missing := [name for name in choice.names if name not in header]:
         raise DataError(f"field={missing[0]}: {span.path} has no such column. Choose from: {', '.join(header)}.")
     read = choice.reader({})
     rows = _csv_rows(span.path, span.start, span.end, delimiter, quotes)
-    for offset, row in itertools.islice(rows, span.start == 0, None):
+    for offset, row in itertools.islice(rows, span.start == 0 and not columns, None):
         try:
             if isinstance(row, csv.Error):
                 raise DataError(f"{row}. Add quotes=none if quotes are text")

@@ -157,7 +157,7 @@ class TensorFlowDataset(Source):
         import tensorflow_datasets as tfds
 
         features, found = self._builder.info.features, {}
-        for name in self.choice.names:
+        for name in self.choice.names or features:
             feature = _feature_at(features, [name] if name in features else name.split("."))
             if isinstance(feature, tfds.features.ClassLabel) and self.choice.labels == "names":
                 found[name] = functools.partial(name_class, names=feature.names)

@@ -122,7 +122,7 @@ def _batches(
 ) -> Iterator[list[Piece]]:
     """Pieces of the documents, about `BATCH` characters at a time."""
     pieces, size, ends = [], 0, SENTENCES if sentences else ""
-    for place, texts in documents(source, spans, sentences, bad):
+    for place, texts, _ in documents(source, spans, sentences, bad):
         for chunks in texts:
             for text in chunks:
                 # Only a document's first piece has its place; the others continue it.
@@ -142,7 +142,7 @@ def documents(
 ) -> Iterator[Document]:
     """The documents of spans, in order, in chunks or, with `sentences`, in sentences; `bad` counts skipped records."""
     for span in spans:
-        for place, texts in source.good_documents(span, bad):
+        for place, texts, _ in source.good_documents(span, bad):
             yield Document(place, tuple(split_sentences(chunks) for chunks in texts) if sentences else texts)
 
 

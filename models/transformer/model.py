@@ -1,5 +1,6 @@
 """Base classes of models. `models/__init__.py` lists what every model offers."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from models.transformer.cache import Memory
 from models.transformer.layer_stack import Stack, stack_param
 from models.transformer.mlp import FeedForward
 from models.transformer.relative_attention import RelativeSelfAttention
+from models.transformer.task_head import DROPOUT, Head, Task
 
 
 @struct.dataclass
@@ -37,9 +39,11 @@ class Model(nn.Module):
     causal: ClassVar[bool]
     single_softmax: ClassVar[bool] = True
     # Patterns of parameters above all layers: those of the heads, and norms of the last states.
-    head_params: ClassVar[tuple[str, ...]] = ("head", "head_bias")
+    head_params: ClassVar[tuple[str, ...]] = ("head", "head_bias", "task_head")
     final_norms: ClassVar[tuple[str, ...]] = ("final_norm",)
     has_discriminator: ClassVar[bool] = False
+    summary_place: ClassVar[str] = "last"  # the token that stands for its row in tasks: first, or last
+    class_bias: ClassVar[bool] = True  # whether classes of rows have a bias
 
     vocab_size: int
     context: int
@@ -54,6 +58,8 @@ class Model(nn.Module):
     param_dtype: str
     scan: bool
     remat: str
+    summary: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
+    task: Task | None = dataclasses.field(default=None, kw_only=True)
 
     def make_layers(self) -> None:
         """Create the stack and its parameters; called in `setup` of models with one stack."""
@@ -79,6 +85,47 @@ class Model(nn.Module):
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden [..., D] -> logits [..., V] float32."""
         return vocab_logits(*self.head_inputs(hidden))
+
+    @nn.compact
+    def task_logits(self, hidden: jax.Array, places: jax.Array | None = None, row=None, train: bool = False):
+        """hidden [B, T, D] -> logits of `task`, float32: [B, T, outputs], or of rows [B, outputs].
+
+        places [B]: the token that stands for its row. row, train: as for the call.
+        """
+        of_rows = self.task.unit == "row"
+        x = jnp.take_along_axis(hidden, places[:, None, None], axis=1)[:, 0] if of_rows else hidden
+        head = Head(
+            self.summary if of_rows else (DROPOUT,),
+            self.task.outputs,
+            bias=self.class_bias or not of_rows,
+            rate=self.head_dropout,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            name="task_head",
+        )
+        row = jnp.arange(len(x)) if row is None else row
+        key = self.make_rng("dropout") if train and self.head_dropout else None
+        return head(x, row, key, self.pooling_layer)
+
+    def init_heads(self, hidden: jax.Array) -> None:
+        """Create the parameters of heads, which Flax does where they are first called; for the call of a model."""
+        if self.is_initializing() and self.task:
+            self.task_logits(hidden, jnp.zeros(len(hidden), jnp.int32))
+
+    @property
+    def has_token_head(self) -> bool:
+        """Whether it predicts tokens: not in tasks, unless they ask for it."""
+        return self.task is None or self.task.keeps_token_head
+
+    @property
+    def head_dropout(self) -> float:
+        """Rate of dropout in the head of a task."""
+        return self.dropout
+
+    @property
+    def pooling_layer(self) -> Callable | None:
+        """The layer between a row's token and its classes that pretraining has trained, if any."""
+        return None
 
     def example(self) -> dict[str, jax.Array]:
         """The smallest inputs: one row of one token."""
@@ -143,7 +190,9 @@ class RecurrentModel(Model):
     init_std: float
 
     def init_memory(self, lanes: int) -> dict[str, Memory]:
-        """Empty memory for lanes of the batch, boxed with the names of its axes."""
+        """Empty memory for lanes of the batch, boxed with the names of its axes. In tasks rows stand alone: none."""
+        if self.task:
+            return {}
         return {"attention": Memory.empty(self.layers, lanes, self.memory, self.width, self.dtype)}
 
     def build_stack(self, backend: str) -> Stack:

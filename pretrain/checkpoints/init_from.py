@@ -20,7 +20,7 @@ from pretrain.workdir import Workdir, real
 SHOWN = 4  # parameters of a kind that a message names
 
 # Fields of config.model that do not change the meaning of parameters: fields of the runtime,
-RUNTIME = ("attention_path", "dtype", "param_dtype", "scan", "remat")
+RUNTIME = ("attention_path", "dtype", "param_dtype", "scan", "remat", "summary")
 # the reach of attention, which may change with the length of rows,
 RANGE = ("attention", "context", "memory", "reuse", "same_length")
 # and sizes, which the shapes of parameters show.

@@ -112,6 +112,7 @@ class Evaluate(CheckpointArguments):
     )
     gzip: bool = argument(False, "also print bits per byte of gzip -9 on the same text")
     xz: bool = argument(False, "also print bits per byte of xz -9 on the same text")
+    predictions: str = argument("", "of tasks: write each example with its label, prediction and scores as JSON lines")
     word_level: bool = argument(False, "also print perplexity per word, line ends included, as for WikiText")
     format: str = how_printed()
 

@@ -101,16 +101,23 @@ def report(result: dict, step: int, split: str, objective, arguments: Evaluate) 
     """Prints the scores as tables, or as one JSON object."""
     compressed = [name for name in result if name.partition("_")[0] in COMPRESSORS]
     decoded = [name for name in objective.decode_metrics if name in result]
-    names = [*objective.metric_names, *decoded, *compressed, "tokens", "tokens_per_second"]
+    sizes = [name for name in ("tokens", "examples") if name in result]
+    names = [*objective.metric_names, *decoded, *compressed, *sizes, "tokens_per_second"]
+    if arguments.predictions:
+        result["predictions"].write(Path(arguments.predictions))
     if arguments.word_level:
         # As the literature has it for sub-word models: exp(total nll / (words + line ends)).
         result["word_perplexity"] = perplexity(result["nll"] / result["words"])
         names += ["word_perplexity", "words"]
-    row = {"step": step, "split": split} | {name: result[name] for name in names}
+    row = {"step": step, "split": split} | {name: result[name] for name in names if name in result}
     tasks = result.get("tasks", {})
     if arguments.format == "json":
         print(one_line(row | ({"tasks": tasks} if tasks else {})))
         return
-    show(f"checkpoint {step} on {split}, {result['scope']}", ("measure", "value"), [[n, row[n]] for n in names])
+    show(
+        f"checkpoint {step} on {split}, {result['scope']}",
+        ("measure", "value"),
+        [[n, row[n]] for n in names if n in row],
+    )
     for task, figures in tasks.items():
         show(f"{figures['examples']:,} examples of {task}", ("measure", "value"), list(figures.items()))

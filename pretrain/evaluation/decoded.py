@@ -99,7 +99,7 @@ def decoded(run, params, found: dict[str, Task], cut: Callable[[], bool], report
         for batch, targets in task.batches():
             size = spec.layout.filled(task.context.batch_size)
             result, _ = spec.eval_step(params, spec.put(batch, size), spec.init_recurrent_state(spec.eval_model, size))
-            sums.append(result)
+            sums.append({name: result[name] for name in ("sums", "counts")})
             written += _compared(_write(run, whole, batch, size), targets, originals, run.corpus.tokenizer)
             if cut():
                 return None

@@ -14,6 +14,7 @@ from pretrain import config as configs
 from pretrain.errors import UserError
 from pretrain.evaluation.decoded import KEYS, decoded, tasks
 from pretrain.losses import compute_terms
+from pretrain.tasks.predictions import Predictions
 
 
 def scoring_pass(run, split: str, *, batches: int = 0) -> Evaluation:
@@ -30,7 +31,7 @@ def measure(config, corpus: Corpus) -> str:
 
     It covers `config.evaluate` without its schedule and decoding, the selecting term, and the text.
     """
-    settings = config.evaluate.to_dict() | {"every": None, "text": corpus.stream("validation").identity}
+    settings = config.evaluate.to_dict() | {"every": None, "text": corpus.identity("validation")}
     for name in ("decode", *KEYS):
         del settings[name]
     settings["selects"] = config.objective.selects
@@ -79,13 +80,14 @@ def score(
     size = spec.layout.filled(config.evaluate.batch_size)
     # Recurrent memory passes from batch to batch, lane by lane, as in training.
     carried = spec.init_recurrent_state(spec.eval_model, size)
-    sums, started = [], None
+    sums, outputs, started = [], [], None
     for batch in data.batches():
         batch = spec.put(batch, size)
         if timed and started is None:  # one extra batch, so that compilation is not timed
             jax.block_until_ready(spec.eval_step(params, batch, carried))
             started = time.perf_counter()
         result, carried = spec.eval_step(params, batch, carried)
+        outputs.append(result.pop("outputs"))
         sums.append(result)
         if len(sums) > 1:
             jax.block_until_ready(sums[-2])  # at most one batch is queued on the device
@@ -98,6 +100,9 @@ def score(
     objective = run.spec.objective
     terms = compute_terms(objective, total["sums"], total["counts"])
     scores = terms | objective.summarize(terms, total, data) | {"scope": data.scope}
+    if objective.metrics:
+        scores["predictions"] = Predictions(config.objective, data, outputs)
+        scores |= scores["predictions"].measures()
     if timed:
         scores["tokens_per_second"] = total["read"] / (time.perf_counter() - started)
     if not to_decode:

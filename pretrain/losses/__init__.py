@@ -6,10 +6,12 @@ has the interface of an objective.
 
 from collections.abc import Mapping
 
+from models.transformer.task_head import Task
 from pretrain.errors import UserError, lookup, nearest
 from pretrain.losses.causal import Causal
 from pretrain.losses.distill import Distilled
 from pretrain.losses.electra import Replaced
+from pretrain.losses.examples import Choice, Classification, Regression
 from pretrain.losses.mlm import Masked
 from pretrain.losses.seq2seq import Denoising, Spans, Translation
 from pretrain.losses.xlnet import Permutation
@@ -22,7 +24,16 @@ OBJECTIVES = {
     "translation": Translation,
     "permutation": Permutation,
     "denoising": Denoising,
+    "classification": Classification,
+    "regression": Regression,
+    "choice": Choice,
 }
+
+
+def task(section: Mapping) -> Task | None:
+    """The head that the objective of `config.objective` needs in place of those of pretraining; None for most."""
+    objective = lookup("config.objective.kind", section["kind"], OBJECTIVES)
+    return objective.task(section)
 
 
 def build(config, model):
@@ -49,7 +60,7 @@ def build(config, model):
             "--config.distill.layers=()."
         )
     # A share such as `found` is no loss, and a ratio of two terms is no sum.
-    known = {*objective.reported_terms, "loss"}
+    known = {*objective.reported_terms, "loss", *objective.metrics}
     if selects not in known:
         raise UserError(f"config.objective.selects is '{selects}'{nearest(selects, known)}")
     return objective
@@ -64,6 +75,6 @@ def compute_terms(objective, sums: Mapping[str, float], counts: Mapping[str, flo
     return loss | {name: terms[name] for name in objective.reported_terms} | ratios
 
 
-def selection_loss(selects: str, terms: Mapping[str, float]) -> float:
-    """The quantity that the best checkpoint minimises: the selected term, or 1 - an accuracy."""
-    return 1 - terms[selects] if selects.endswith("accuracy") else terms[selects]
+def selection_loss(objective, selects: str, terms: Mapping[str, float]) -> float:
+    """The quantity that the best checkpoint minimises: the selected term, or 1 - an accuracy or another metric."""
+    return 1 - terms[selects] if selects.endswith("accuracy") or selects in objective.metrics else terms[selects]

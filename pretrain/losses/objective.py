@@ -10,7 +10,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from models.transformer.task_head import Task
+
 STATES = "states"  # named scope of everything that makes hidden states
+HEAD = 1 << 20  # folded into the key of dropout for heads of tasks
 TEACHER = "teacher"  # named scope of what has no backward pass
 
 
@@ -38,6 +41,14 @@ class BoundModel:
             )
         return output.hidden, output.carried
 
+    def predict(self, hidden: jax.Array, places: jax.Array | None, row: jax.Array, key: jax.Array | None) -> jax.Array:
+        """The predictions of the head of a task, as `task_logits` of models; a `key` turns dropout on."""
+        # Folded, so that the head and the model draw different numbers.
+        rngs = {} if key is None else {"dropout": jax.random.fold_in(key, HEAD)}
+        return self.model.apply(
+            {"params": self.params}, hidden, places, row, key is not None, rngs=rngs, method="task_logits"
+        )
+
     def run(self, method: str, *arguments):
         """Call another method of the model."""
         return self.model.apply({"params": self.params}, *arguments, method=method)
@@ -55,6 +66,8 @@ class Objective(abc.ABC):
     batch_features: tuple[str, ...]  # features of a batch that it reads besides the model's inputs
     ratios: Mapping[str, tuple[str, str]] = {}  # name -> numerator and denominator term; reported instead of the two
     bits_metric: str | None = None  # the name of its bits a unit of text; None where it predicts a part of a text
+    metrics: tuple[str, ...] = ()  # metrics of `outputs` over a whole split (`pretrain.tasks`); larger is better
+    derived_inputs: tuple[str, ...] = ()  # inputs of the model that it makes of others, which batches lack
     decode_metrics: tuple[str, ...] = ()  # metrics of decoded text (`pretrain.evaluation.decoded`)
     supports_smoothing = False  # whether config.train.z_loss and .label_smoothing apply
     distill_mask: str | None = None  # the feature [B, T] above 0 where a teacher's output is compared
@@ -66,6 +79,11 @@ class Objective(abc.ABC):
         return True
 
     @classmethod
+    def task(cls, section: Mapping) -> Task | None:
+        """The head that it needs in a model, from `config.objective`; None: those of pretraining."""
+        return None
+
+    @classmethod
     def from_config(cls, config, model: nn.Module) -> "Objective":
         """Build the objective of a config. Errors: UserError for keys that do not fit each other."""
         return cls()
@@ -73,6 +91,11 @@ class Objective(abc.ABC):
     @abc.abstractmethod
     def score(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None) -> tuple[dict, Any]:
         """({name of a term: its sum over the batch}, recurrent state); no `key` means no dropout."""
+
+    def evaluate(self, model: BoundModel, batch: Mapping, carried) -> tuple[dict, dict, Any]:
+        """(sums of the terms, outputs [B, ...] for each row by name, recurrent state), without dropout."""
+        sums, carried = self.score(model, batch, carried, None)
+        return sums, {}, carried
 
     def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
         """Divisors of the terms: here the weight of the predicted tokens.

@@ -49,7 +49,8 @@ class PmapSpec(TrainSpec):
         def evaluate(params, batch, carried, frozen):
             sums, carried = evaluate_step(self, params, batch, carried, frozen)
             # Only sums are added up: the recurrent state belongs to a device's own rows.
-            return jax.lax.psum(sums, "data"), carried
+            outputs = jax.lax.all_gather(sums.pop("outputs"), "data", tiled=True)
+            return jax.lax.psum(sums, "data") | {"outputs": outputs}, carried
 
         return SyncedFunction(self._pmap(evaluate))
 

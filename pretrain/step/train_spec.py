@@ -109,7 +109,7 @@ class TrainSpec(abc.ABC):
 
     @abc.abstractmethod
     def eval_step(self, params, batch, carried) -> tuple[dict, dict]:
-        """({"sums", "counts", "read"} of the whole batch, recurrent state after it), as `evaluate_step`."""
+        """({"sums", "counts", "read", "outputs"} of the whole batch, recurrent state), as `evaluate_step`."""
 
     @abc.abstractmethod
     def init_recurrent_state(self, model, batch_size: int):
@@ -157,7 +157,8 @@ def _build(config, make_mesh: Callable) -> TrainSpec:
     from pretrain.step.pmap import PmapSpec
 
     # Shapes of parameters, optimizer and batches come from this one model: nothing is built twice.
-    model = models.build(config.model.to_dict())
+    head = losses.task(config.objective)
+    model = models.build(config.model.to_dict(), head)
     parameters = parameters_of(model)
     # Without a tokenizer: only shapes of features are needed.
     task = corruption.build(config.objective.to_dict())
@@ -167,7 +168,7 @@ def _build(config, make_mesh: Callable) -> TrainSpec:
         "model": model,
         "eval_model": _eval_model(config.model, config.evaluate.model, model, parameters),
         "parameters": parameters,
-        "inputs": _inputs(model, features(1, config.data.length), config.data.layout),
+        "inputs": _inputs(model, {*features(1, config.data.length), *objective.derived_inputs}, config.data.layout),
         "features": features,
         "length": config.data.length,
         "objective": objective,
@@ -191,21 +192,21 @@ def _optimizer_parts(config, model, parameters, epoch: float = 1.0) -> dict:
     return {"partition": partition, "roles": trained, "optimizer": optimizer}
 
 
-def _inputs(model, features: Mapping, layout: str) -> tuple[str, ...]:
+def _inputs(model, features: set[str], layout: str) -> tuple[str, ...]:
     """The features that the model takes, of those that a batch has.
 
     Without packing a row is one document with its padding last, so a causal model needs no segments, and kernels
     without segments, such as cuDNN's, can run it.
     """
     unneeded = {"segments"} if model.causal and layout != "packed" else set()
-    return tuple(name for name in model.inputs if name in features.keys() - unneeded)
+    return tuple(name for name in model.inputs if name in features - unneeded)
 
 
 def _eval_model(section, changes, model, parameters):
     """The model with the fields of `config.evaluate.model`, on the same parameters."""
     if not changes:
         return model
-    changed = models.build(section.to_dict() | changes.to_dict())
+    changed = models.build(section.to_dict() | changes.to_dict(), model.task)
     # Boxes compare axis names and roles, not only shapes.
     if parameters_of(changed) != parameters:
         raise UserError(

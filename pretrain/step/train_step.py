@@ -183,11 +183,15 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
 
 
 def evaluate_step(spec, params, batch: Mapping, carried, frozen=None):
-    """({"sums", "counts", "read"} of a batch, recurrent state), without dropout."""
+    """({"sums", "counts", "read", "outputs"} of a batch, recurrent state), without dropout.
+
+    outputs: of tasks, arrays [B, ...] by name; {} of other objectives.
+    """
     # Without a key: Flax then refuses any dropout.
     model = BoundModel(spec.eval_model, params, spec.inputs, frozen)
-    sums, carried = spec.objective.score(model, batch, carried, None)
-    return {"sums": sums, "counts": spec.objective.denominators(batch), "read": tokens_read(batch)}, carried
+    sums, outputs, carried = spec.objective.evaluate(model, batch, carried)
+    counts = spec.objective.denominators(batch)
+    return {"sums": sums, "counts": counts, "read": tokens_read(batch), "outputs": outputs}, carried
 
 
 def tokens_read(batch: Mapping) -> jax.Array:

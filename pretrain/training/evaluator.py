@@ -44,11 +44,14 @@ class Evaluator:
         result = score(self._run, params, SPLIT, batches=options.batches, decode=options.decode, cut=stop)
         if result is None:
             return None
-        self.set_loss(step, selection_loss(self._run.config.objective.selects, result))
+        self.set_loss(step, selection_loss(self._run.spec.objective, self._run.config.objective.selects, result))
         objective = self._run.spec.objective
         names = {*objective.metric_names, *objective.decode_metrics}
         shown = {name: value for name, value in result.items() if name in names and value is not None}
-        row, by_task = shown | {"tokens": result["tokens"]}, result.get("tasks", {})
+        row, by_task = (
+            shown | {name: result[name] for name in ("tokens", "examples") if name in result},
+            result.get("tasks", {}),
+        )
         if len(by_task) > 1:
             row |= {f"{name} of {task}": by_task[task][name] for task in by_task for name in objective.decode_metrics}
         return shown, row

@@ -128,7 +128,7 @@ def build_run(
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     corpus = prepare(*sections, Workdir(workdir).folders, report=report, accept=accept)
     # Processes may read the data from different disks.
-    texts = {f"the text of {split}": corpus.stream(split).identity for split in corpus.splits}
+    texts = {f"the text of {split}": corpus.identity(split) for split in corpus.splits}
     remedy = "let all of them read the same text with the same tokenizer"
     assert_equal_on_hosts({"the tokenizer": corpus.tokenizer.fingerprint} | texts, remedy)
     if training and begins:
@@ -170,7 +170,7 @@ def restore_or_init(run: RunParts, checkpoints: CheckpointManager, weights: Weig
     if restored is None:
         if "validation" in run.corpus.splits and not run.config.data.validation:
             # Held out by document, so the share of tokens is only about data.holdout.
-            share, tokens = run.config.data.holdout, run.corpus.stream("validation").tokens
+            share, tokens = run.config.data.holdout, run.corpus.tokens("validation")
             report(f"{share:.3g} of data.train ({tokens:,} tokens) is held out for validation (config.data.holdout)")
         return _init(run, weights, report), 0, 0, 0
     state, data = restored

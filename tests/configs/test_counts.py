@@ -225,7 +225,7 @@ def test_rotary_positions_have_no_parameters(variant, shared):
     assert relative - rotary == layers * width**2 + 2 * width * (1 if shared else layers)
 
 
-@pytest.mark.parametrize("recipe", configs.recipes())
+@pytest.mark.parametrize("recipe", configs.model_recipes())
 def test_variants(recipe):
     module = configs.recipe_module(f"configs/{recipe}.py")
     assert module.get_config().to_dict() == module.get_config(DEFAULTS[recipe]).to_dict()
@@ -236,7 +236,7 @@ def test_variants(recipe):
         assert set(module.VARIANTS) - {"mini_stdlib", "multi30k"} == counted
 
 
-@pytest.mark.parametrize("recipe", configs.recipes())
+@pytest.mark.parametrize("recipe", configs.model_recipes())
 def test_rows_fit_the_model(recipe):
     for variant in configs.recipe_module(f"configs/{recipe}.py").VARIANTS:
         config = load(f"{recipe}:{variant}")

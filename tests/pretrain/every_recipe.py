@@ -2,9 +2,9 @@
 
 import pytest
 
-from pretrain.config import load, recipe_module, recipes
+from pretrain.config import load, model_recipes, recipe_module
 
-EVERY = [(name, variant) for name, path in recipes().items() for variant in recipe_module(str(path)).VARIANTS]
+EVERY = [(name, variant) for name, path in model_recipes().items() for variant in recipe_module(str(path)).VARIANTS]
 
 # The first variant of each recipe; the others, whose sizes differ, are slow tests.
 MOSTLY = [

@@ -1,0 +1,83 @@
+"""Tasks: a pretrained checkpoint adapted to labelled examples, and its figures.
+
+    pretrain train --config=configs/tasks.py:sst2 --config.train.start_from=runs/bert --workdir=runs/bert-sst2
+    pretrain evaluate --workdir=runs/bert-sst2 --split=test --predictions=sst2.jsonl
+
+Variants: of GLUE (Wang et al. 2018) cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte and wnli; boolq; copa (a choice).
+Model and tokenizer are those of the run, or of the imported checkpoint, in `train.start_from`.
+
+Data: TFDS builds each set (`tfds build glue/sst2`, `super_glue/boolq`, `super_glue/copa`). Any other source of records
+with the same fields serves, such as --config.data.train=jsonl:data/sst2/train.jsonl.
+
+Settings are BERT's (Devlin et al. 2018, section 4.1): batches of 32, three epochs, a rate that rises to 3e-5 over the
+first tenth and falls to 0, weight decay 0.01. Papers choose the best of 2e-5 to 5e-5 and of several seeds on the
+validation data (--config.schedule.peak, --config.seed). ELECTRA's are peak 1e-4 (small: 3e-4), layer decay 0.8 and no
+weight decay; RoBERTa's peak 1e-5 to 3e-5, ten epochs and weight decay 0.1. Small sets (CoLA, RTE) diverge for some
+seeds.
+
+Cost: SST-2 takes 6,314 updates of 32 rows of about 32 tokens, 4.2e15 FLOPs for BERT base: minutes on one GPU.
+
+Expect of BERT base on the validation sets: about 58 (CoLA, Matthews), 93 (SST-2), 87 (MRPC, accuracy), 89 (STS-B,
+Spearman), 84 (MNLI), 91 (QNLI), 66 (RTE).
+"""
+
+from configs import common
+
+EPOCHS, BATCH = 3, 32
+# (TFDS set, training examples, fields, labels, metrics, the one that selects); no labels: a number.
+ENTAILED = ("entailment", "not_entailment")
+VARIANTS = {
+    "cola": ("glue/cola", 8_551, ("sentence",), ("unacceptable", "acceptable"), ("matthews", "accuracy")),
+    "sst2": ("glue/sst2", 67_349, ("sentence",), ("negative", "positive"), ("accuracy",)),
+    "mrpc": ("glue/mrpc", 3_668, ("sentence1", "sentence2"), ("not_equivalent", "equivalent"), ("f1", "accuracy")),
+    "qqp": ("glue/qqp", 363_846, ("question1", "question2"), ("not_duplicate", "duplicate"), ("f1", "accuracy")),
+    "stsb": ("glue/stsb", 5_749, ("sentence1", "sentence2"), (), ("pearson", "spearman")),
+    "mnli": (
+        "glue/mnli",
+        392_702,
+        ("premise", "hypothesis"),
+        ("entailment", "neutral", "contradiction"),
+        ("accuracy",),
+    ),
+    "qnli": ("glue/qnli", 104_743, ("question", "sentence"), ENTAILED, ("accuracy",)),
+    "rte": ("glue/rte", 2_490, ("sentence1", "sentence2"), ENTAILED, ("accuracy",)),
+    "wnli": ("glue/wnli", 635, ("sentence1", "sentence2"), ("not_entailment", "entailment"), ("accuracy",)),
+    "boolq": ("super_glue/boolq", 9_427, ("question", "passage"), ("False", "True"), ("accuracy",)),
+    "copa": ("super_glue/copa", 400, ("{premise} {question}", "choice1", "choice2"), (), ("accuracy",)),
+}
+
+
+def get_config(variant=""):
+    """Return the config of one task; no variant means sst2."""
+    variant = common.check_variant("tasks", variant or "sst2", VARIANTS)
+    dataset, examples, texts, labels, metrics = VARIANTS[variant]
+    config = common.base()
+    config.name = f"tasks:{variant}"
+    config.model = {}  # of the run in train.start_from
+    if variant == "copa":
+        config.objective = common.choice()
+        config.objective.update(text=texts[0], choices=texts[1:])
+    elif labels:
+        config.objective = common.classification()
+        config.objective.update(texts=texts, labels=labels)
+    else:
+        config.objective = common.regression()
+        config.objective.texts = texts
+    config.objective.update(metrics=metrics, selects=metrics[0])
+    validation = "validation_matched" if variant == "mnli" else "validation"
+    test = "test_matched" if variant == "mnli" else "test"
+    config.data.update(
+        train=f"tfds:{dataset}?split=train",
+        validation=f"tfds:{dataset}?split={validation}",
+        test=f"tfds:{dataset}?split={test}",
+        layout="examples",
+        length=256 if variant == "boolq" else 128,
+    )
+    steps = EPOCHS * examples // BATCH
+    config.train.update(steps=steps, batch_size=BATCH)
+    config.optimizer.update(name="adamw", epsilon=1e-6, weight_decay=0.01, clip=1.0)
+    config.schedule.update(kind="linear", peak=3e-5, warmup=steps // 10, end=0.0)
+    config.evaluate.every = max(1, steps // 10)
+    config.checkpoint.every = max(1, steps // 10)
+    config.log.every = max(1, min(10, steps // 20))
+    return config

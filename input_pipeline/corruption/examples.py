@@ -1,0 +1,226 @@
+"""Tasks of labelled records: a class, a number or a choice for each text or pair of texts.
+
+An objective here reads records into examples of encoded parts, and examples into rows of features. Rows are framed as
+in pretraining: `[CLS] text [SEP]`, by `tokenizer.single` and `tokenizer.pair`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from input_pipeline.batch_spec import INTEGER, REAL, Feature, by_row, by_token
+from input_pipeline.corruption.base import Objective
+from input_pipeline.errors import DataError
+from input_pipeline.packing.seq2seq import truncate
+from input_pipeline.sources.records import value_at
+from input_pipeline.tokenizers.base import Tokenizer
+
+NUMBER = str | int | float
+UNLABELLED = -1  # of examples to predict alone
+TEXTS = ("$A", "$B")  # in a frame
+
+
+class Example(NamedTuple):
+    """One row of a task, or several of which one is right.
+
+    parts: int32 arrays, the same number in all examples of an objective; of texts their ids.
+    target: the class or number. length: tokens of its longest row, before it is cut.
+    """
+
+    parts: tuple[np.ndarray, ...]
+    target: float
+    length: int
+
+
+class Frame:
+    """Special tokens around one text and around a pair, as pretraining had them.
+
+    single, pair: names of special ids, and $A and $B for the texts. Empty: BERT's, or without its tokens an end token
+    behind each text.
+    """
+
+    def __init__(self, single: Sequence[str], pair: Sequence[str], special: Mapping[str, int]):
+        first, last = (["classifier"], "separator") if {"classifier", "separator"} <= special.keys() else ([], "end")
+        ends = [last] * (last in special)
+        frames = tuple(single) or (*first, "$A", *ends), tuple(pair) or (*first, "$A", *ends, "$B", *ends)
+        for name in {name for frame in frames for name in frame} - {*TEXTS, *special}:
+            raise DataError(f"tokenizer.pair={tuple(pair)}: the tokenizer has no {name}. Name some of {[*special]}.")
+        self.frames = [[TEXTS.index(name) - 2 if name in TEXTS else special[name] for name in one] for one in frames]
+        # Types of tokens: 0 and 1 for the texts, each with the token behind it; XLNet's classifier at the end is 2.
+        self.late_classifier = {special["classifier"]} if frames[0][-1] == "classifier" else set()
+
+    def size(self, texts: int) -> int:
+        """Special tokens around so many texts."""
+        return len(self.frames[texts - 1]) - texts
+
+    def fill(self, texts: Sequence[np.ndarray], tokens: np.ndarray, types: np.ndarray) -> int:
+        """Writes one or two texts into a row of `tokens` and `types` [T], the longer one cut first.
+
+        Returns the row's length.
+        """
+        room = len(tokens) - self.size(len(texts))
+        sizes = truncate(len(texts[0]), len(texts[1]), room) if len(texts) == 2 else (min(len(texts[0]), room),)
+        place = text = 0
+        for code in self.frames[len(texts) - 1]:
+            if code < 0:
+                text = code + 2
+                tokens[place : place + sizes[text]] = texts[text][: sizes[text]]
+                types[place : place + sizes[text]] = text
+                place += sizes[text]
+            else:
+                tokens[place], types[place] = code, text
+                place += 1
+        if int(tokens[place - 1]) in self.late_classifier:
+            types[place - 1] = 2
+        return place
+
+
+class Labelled(Objective):
+    """Features `tokens`, `types`, `segments` and `positions` [B, T], `labels` and `weights` [B].
+
+    Examples without a label have weight 0.
+    """
+
+    layouts = ("examples",)
+    label_type = INTEGER
+    labelled = "label"  # the key that names the field of the label, which records to predict may lack; or ""
+
+    def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None, frame: Frame | None = None):
+        self.section, self.tokenizer, self.frame = section, tokenizer, frame
+        self.check()
+
+    def check(self) -> None:
+        """Raises DataError for contradictory settings."""
+        if not 1 <= len(self.section["texts"]) <= 2:
+            raise DataError(f"objective.texts={tuple(self.section['texts'])}: must name one or two fields. Change it.")
+
+    def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
+        features = dict.fromkeys(("tokens", "types", "segments", "positions"), by_token(batch_size, length))
+        return features | {"labels": by_row(batch_size, self.label_type), "weights": by_row(batch_size, REAL)}
+
+    def read(self, record: Mapping) -> list[Example]:
+        """The examples of a record. Errors: DataError for missing fields, empty texts and unknown labels."""
+        texts = [text_of(record, name) for name in self.section["texts"]]
+        parts = tuple(map(self.tokenizer.encode, texts))
+        return [Example(parts, self.target(record), sum(map(len, parts)) + self.frame.size(len(parts)))]
+
+    def target(self, record: Mapping) -> float:
+        """The class or number of a record; UNLABELLED without one."""
+        return label_of(record, self.section["label"], self.section["labels"])
+
+    def write(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, examples: Sequence[Example]) -> None:
+        """Writes examples into rows `slots` of a batch."""
+        for slot, example in zip(slots.tolist(), examples, strict=True):
+            self.write_row(batch, slot, example.parts)
+            labelled = example.target != UNLABELLED
+            batch["labels"][slot], batch["weights"][slot] = example.target * labelled, labelled
+
+    def write_row(self, batch: Mapping[str, np.ndarray], index, texts: Sequence[np.ndarray]) -> None:
+        """Writes the row of one or two texts at `index` of the features of tokens."""
+        used = self.frame.fill(texts, batch["tokens"][index], batch["types"][index])
+        batch["segments"][index][:used] = 1
+        batch["positions"][index][:used] = np.arange(used)
+
+
+class Classification(Labelled):
+    """A class for each text or pair."""
+
+    kind = "classification"
+
+    def check(self) -> None:
+        super().check()
+        if len(self.section["labels"]) < 2:
+            raise DataError('objective.labels=(): name at least two classes, such as ("negative", "positive").')
+
+
+class Regression(Labelled):
+    """A number for each text or pair."""
+
+    kind = "regression"
+    label_type = REAL
+    labelled = ""
+
+    def target(self, record: Mapping) -> float:
+        return float(value_at(record, self.section["label"], NUMBER))
+
+    def write(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, examples: Sequence[Example]) -> None:
+        super().write(batch, slots, examples)
+        # Every number is a label, -1 too.
+        batch["labels"][slots], batch["weights"][slots] = [one.target for one in examples], 1
+
+
+class Choice(Labelled):
+    """One of several texts: features of tokens are [B, C, T], a row for each choice."""
+
+    kind = "choice"
+
+    def check(self) -> None:
+        choices, number = self.section["choices"], self.section["number"]
+        if len(choices) not in (1, number):
+            raise DataError(
+                f"objective.choices={tuple(choices)}: must be {number} fields (objective.number), or a list."
+            )
+
+    def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
+        shape = batch_size, self.section["number"], length
+        rows = Feature(shape, INTEGER, ("batch", None, "length"))
+        return super().features(batch_size, length) | dict.fromkeys(("tokens", "types", "segments", "positions"), rows)
+
+    def read(self, record: Mapping) -> list[Example]:
+        choices, number = self.section["choices"], self.section["number"]
+        asked = [text_of(record, self.section["text"])] if self.section["text"] else []
+        if len(choices) == 1:
+            texts = [str(one) for one in value_at(record, choices[0], list | tuple | np.ndarray)]
+        else:
+            texts = [text_of(record, one) for one in choices]
+        if len(texts) != number:
+            raise DataError(f"{len(texts)} choices instead of objective.number={number}. Change the key.")
+        parts = tuple(map(self.tokenizer.encode, [*asked, *texts]))
+        longest = max(map(len, parts[len(asked) :])) + sum(map(len, parts[: len(asked)]))
+        return [Example(parts, self.target(record), longest + self.frame.size(1 + len(asked)))]
+
+    def target(self, record: Mapping) -> float:
+        names = self.section["labels"] or [str(number) for number in range(self.section["number"])]
+        return label_of(record, self.section["label"], names)
+
+    def write_row(self, batch: Mapping[str, np.ndarray], index, texts: Sequence[np.ndarray]) -> None:
+        number = self.section["number"]
+        for choice, text in enumerate(texts[-number:]):
+            super().write_row(batch, (index, choice), [*texts[:-number], text])
+
+
+def text_of(record: Mapping, name: str) -> str:
+    """The text at a field of a record, or of a template such as "{title}: {body}". Errors: DataError if it is empty."""
+    text = fill_template(name, record) if "{" in name else str(value_at(record, name, NUMBER))
+    if not text.strip():
+        raise DataError(f"field '{name}' is empty. Remove the record, or set data.on_bad_record=skip.")
+    return text
+
+
+def fill_template(template: str, record: Mapping) -> str:
+    """A template with the values of a record: {field} in braces; {field:a|b} names the classes 0 and 1."""
+
+    def value(match: re.Match) -> str:
+        field, _, names = match[1].partition(":")
+        found = value_at(record, field, NUMBER)
+        return names.split("|")[int(found)] if names and str(found).isdecimal() else str(found)
+
+    return re.sub(r"\{([^{}]+)\}", value, template)
+
+
+def label_of(record: Mapping, field: str, names: Sequence[str]) -> int:
+    """The number of the class at a field; UNLABELLED if it is missing, empty or -1. Errors: DataError if unknown."""
+    try:
+        value = str(value_at(record, field, NUMBER)).strip()
+    except DataError:
+        value = ""
+    if value in ("", "-1"):
+        return UNLABELLED
+    if value in names:
+        return list(names).index(value)
+    # Numbers count classes from 0, where no class is named so.
+    if value.isdecimal() and int(value) < len(names):
+        return int(value)
+    raise DataError(f"label '{value}' is not one of {', '.join(map(str, names))}. Change objective.labels.")

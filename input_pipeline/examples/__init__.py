@@ -1,0 +1,1 @@
+"""Labelled records: read once, kept as arrays, and batched by length."""

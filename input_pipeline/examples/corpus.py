@@ -1,0 +1,190 @@
+"""The labelled records of a run: what `pipeline.Corpus` is for text."""
+
+import contextlib
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from input_pipeline import batching, corruption, splits, validate
+from input_pipeline.batching.mixture import hash_key
+from input_pipeline.batching.train import BatchContext
+from input_pipeline.corruption.examples import UNLABELLED, Frame
+from input_pipeline.errors import DataError
+from input_pipeline.examples.batches import ExampleBatches, ExamplePass, bucket_lengths
+from input_pipeline.examples.table import Examples, join, open_or_make
+from input_pipeline.io import Folders
+from input_pipeline.sources.base import Source
+from input_pipeline.tokenizers.base import Tokenizer
+
+SAMPLE = 102  # purpose of the keys by which a few examples are drawn
+
+
+def prepare(
+    data: Mapping,
+    tokenizer: Mapping,
+    objective: Mapping,
+    folders: Folders,
+    opened: Tokenizer,
+    sources: Mapping[str, Sequence[Source]],
+    report: Callable[[str], None],
+) -> "ExampleCorpus":
+    """Reads the examples of all splits, or opens those that an earlier start has kept. Errors: DataError."""
+    frame = Frame(tokenizer["single"], tokenizer["pair"], opened.special)
+    task = corruption.OBJECTIVES[objective["kind"]](objective, opened, frame)
+    limit = data["bad_records"] if data["on_bad_record"] == "skip" else 0.0
+    settings = repr((sorted(objective.items()), opened.fingerprint, frame.frames))
+    digest = hashlib.blake2b(settings.encode(), digest_size=4).hexdigest()
+    tables = {}
+    for name, found in sources.items():
+        made = []
+        for source in found:
+            folder = validate.store_folder(source, 0.0, data, folders.data)
+            made.append(open_or_make(source, task, folder.parent / f"{folder.name}-{digest}", limit, report))
+        tables[name] = join(made)
+    share = splits.holdout_share(data)
+    if "validation" not in tables and share and "train" in tables:
+        held = tables["train"].holdout_ranks() < share
+        tables["validation"], tables["train"] = tables["train"].select(held), tables["train"].select(~held)
+    return ExampleCorpus(data, opened, task, {name: table for name, table in tables.items() if len(table)})
+
+
+class ExampleCorpus:
+    """Examples, ready to be read as batches."""
+
+    def __init__(self, data: Mapping, tokenizer: Tokenizer, objective, tables: Mapping[str, Examples]):
+        self.tokenizer, self._data, self._objective, self._tables = tokenizer, data, objective, tables
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+        return tuple(self._tables)
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Fingerprints of the tokenizer and of the training examples, in which a data position counts batches."""
+        return {"tokenizer": self.tokenizer.fingerprint, "text": self.identity("train")}
+
+    def identity(self, split: str) -> str:
+        """Hash of a split's examples."""
+        return self.examples(split).identity
+
+    def tokens(self, split: str) -> int:
+        """Tokens of a split's rows."""
+        return int(self.examples(split).lengths.sum())
+
+    def examples(self, split: str) -> Examples:
+        """The examples of a split. Errors: DataError for a split that does not exist."""
+        if split not in self._tables:
+            raise DataError(f"--split={split}: unknown. Choose one of: {', '.join(self._tables)}, or give --data.")
+        return self._tables[split]
+
+    def summary(self) -> list[dict]:
+        """Counts of each split: split, documents (examples), tokens, bytes and words of the records."""
+        rows = []
+        for name, table in self._tables.items():
+            tokens, size = int(table.lengths.sum()), int(table.json_ends[-1])
+            rows.append({"split": name, "documents": len(table), "tokens": tokens, "bytes": size, "words": 0})
+        return [row | {"bytes_per_token": row["bytes"] / row["tokens"]} for row in rows]
+
+    @property
+    def rows_per_epoch(self) -> float:
+        """Training examples."""
+        return float(len(self.examples("train")))
+
+    def batches(
+        self, *, seed: int, batch_size: int, rows: np.ndarray | None = None, start: int = 0, workers: int, prefetch: int
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Training batches from number `start` on, as `Corpus.batches`."""
+        context = self._context(seed, batch_size, rows, self._data["length"])
+        batches = ExampleBatches(context, self.examples("train"), self._lengths(context.length), self._data["shuffle"])
+        return batching.read(batches, start, batching.ENDLESS, workers, prefetch)
+
+    def check_predicted(self, seed: int, batch_size: int, report: Callable[[str], None]) -> None:
+        """Reports rows that are cut. Errors: DataError if no training or validation example has a label."""
+        for split in set(self.splits) & {"train", "validation"}:
+            table = self.examples(split)
+            if self._objective.labelled and (table.targets == UNLABELLED).all():
+                raise DataError(f"data.{split}: no record has a label. Change objective.{self._objective.labelled}.")
+            if cut := int((table.lengths > self._data["length"]).sum()):
+                report(
+                    f"warning: {cut:,} of {len(table):,} examples of {split} are longer than "
+                    f"data.length={self._data['length']} and are cut"
+                )
+
+    def evaluation(
+        self,
+        split: str,
+        *,
+        length: int,
+        stride: int,
+        batch_size: int,
+        rows: np.ndarray | None = None,
+        limit: int = 0,
+        layout: str | None = None,
+    ) -> "ExampleEvaluation":
+        """A pass over `split`, as `Corpus.evaluation`; each example is in it once."""
+        context = self._context(0, batch_size, rows, length)
+        batches = ExamplePass(context, self.examples(split), self._lengths(length), limit)
+        return ExampleEvaluation(batches, self._data["prefetch"])
+
+    def tasks(self, split: str, **options) -> dict:
+        """Nothing is decoded."""
+        return {}
+
+    def _context(self, seed: int, batch_size: int, rows: np.ndarray | None, length: int) -> BatchContext:
+        rows = np.arange(batch_size) if rows is None else np.asarray(rows, np.int64)
+        return BatchContext(self._objective, self._data["layout"], seed, batch_size, length, rows)
+
+    def _lengths(self, length: int) -> tuple[int, ...]:
+        return bucket_lengths(self._data["buckets"], length)
+
+
+@dataclass(frozen=True)
+class ExampleEvaluation:
+    """A pass over the examples of a split."""
+
+    passes: ExamplePass
+    prefetch: int
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(self.passes)
+
+    @property
+    def scope(self) -> str:
+        """The part of the split that is read, in words for the log."""
+        read, whole = len(self.passes.order), len(self.passes.table)
+        return f"all {whole:,} examples" if read == whole else f"first {read:,} of {whole:,} examples"
+
+    @property
+    def table(self) -> Examples:
+        """The split's examples."""
+        return self.passes.table
+
+    @property
+    def order(self) -> np.ndarray:
+        """The examples in the order of the rows of all batches, int64 [n]."""
+        return self.passes.order
+
+    def batches(self) -> Iterator[dict[str, np.ndarray]]:
+        """The batches in order: this host's rows of each."""
+        with contextlib.closing(batching.read(self.passes, 0, len(self), 0, self.prefetch)) as batches:
+            yield from batches
+
+
+def draw(table: Examples, number: int, seed: int, balanced: bool) -> Examples:
+    """`number` records drawn by `seed`; `balanced`: as many of each class as there are, in turn."""
+    records = len(table.json_ends)
+    order = np.random.default_rng(hash_key(seed, SAMPLE)).permutation(records)
+    if balanced:
+        labels = np.full(records, UNLABELLED, np.float64)
+        labels[table.numbers] = table.targets
+        by_class = [order[labels[order] == label] for label in np.unique(labels)]
+        turns = itertools.zip_longest(*(one.tolist() for one in by_class))
+        order = np.array([record for turn in turns for record in turn if record is not None])
+    wanted = np.zeros(records, bool)
+    wanted[order[:number]] = True
+    return table.select(wanted)

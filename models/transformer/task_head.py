@@ -1,0 +1,58 @@
+"""Heads of tasks: from hidden states to the numbers that a task asks for (classes, a value, spans)."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from models.layers.dropout import dropout
+from models.layers.init import normal
+from models.layers.linear import Linear
+from models.transformer.mlp import ACTIVATIONS
+
+DENSE, DROPOUT = "dense", "dropout"
+STEPS = (DENSE, DROPOUT, "tanh", *ACTIVATIONS)  # what a model's `summary` may name
+HEAD_STD = 0.02  # initial standard deviation of heads, as in the releases of BERT, RoBERTa, XLNet and GPT
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a model predicts besides, or instead of, tokens.
+
+    unit: "row", one prediction for each row, or "token". outputs: numbers of a prediction.
+    keeps_token_head: whether the head that predicts tokens stays too.
+    """
+
+    unit: str
+    outputs: int
+    keeps_token_head: bool = False
+
+
+class Head(nn.Module):
+    """x [..., D] -> [..., outputs] in float32: the `steps` in turn, then a linear map.
+
+    Steps are "dense" (D to D), "dropout" or a function, such as BERT's ("dense", "tanh", "dropout").
+    """
+
+    steps: tuple[str, ...]
+    outputs: int
+    bias: bool
+    rate: float
+    dtype: str
+    param_dtype: str
+
+    @nn.compact
+    def __call__(self, x: jax.Array, row: jax.Array, key: jax.Array | None, dense: Callable | None = None):
+        """`dense` is the model's own layer for the step of that name; None: the head makes one."""
+        shared = {"std": HEAD_STD, "dtype": self.dtype, "param_dtype": self.param_dtype, "initializer": normal}
+        width = {"embed": x.shape[-1]}
+        for site, step in enumerate(self.steps):
+            if step == DENSE:
+                x = (dense or Linear(width, {None: x.shape[-1]}, bias=True, name=DENSE, **shared))(x)
+            elif step == DROPOUT:
+                x = dropout(x, self.rate, None if key is None else jax.random.fold_in(key, site), row)
+            else:
+                x = jnp.tanh(x) if step == "tanh" else ACTIVATIONS[step](x)
+        return Linear(width, {None: self.outputs}, bias=self.bias, name="out", **shared)(x).astype(jnp.float32)

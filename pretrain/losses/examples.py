@@ -1,0 +1,124 @@
+"""Losses of tasks on labelled examples: classes, numbers, choices.
+
+Besides its terms an objective here gives `outputs` for each example, from which metrics and predictions are made on
+the host (`pretrain.tasks`).
+"""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from models.transformer.task_head import Task
+from pretrain.losses.objective import BoundModel, Objective
+
+BOTH_STACKS = {"inputs": "tokens", "input_segments": "segments", "input_positions": "positions"}
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleObjective(Objective):
+    """A loss for each row of one vector."""
+
+    metrics: tuple[str, ...]
+
+    batch_features = ("labels", "weights", "segments")
+    derived_inputs = tuple(BOTH_STACKS)
+    needs = "a model with a head for tasks"
+    unit: ClassVar[str] = "row"
+
+    @classmethod
+    def serves(cls, model) -> bool:
+        return model.task is not None
+
+    @classmethod
+    def from_config(cls, config, model) -> "ExampleObjective":
+        return cls(tuple(config.objective.metrics))
+
+    @classmethod
+    def task(cls, section: Mapping) -> Task:
+        """The head that the objective of `config.objective` needs."""
+        return Task(cls.unit, len(section["labels"]))
+
+    @property
+    def terms(self) -> Mapping[str, float]:
+        return {"loss": 1.0}
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return (*self.terms, *self.metrics)
+
+    def score(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None):
+        sums, _, carried = self.evaluate(model, batch, carried, key)
+        return sums, carried
+
+    def evaluate(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None = None):
+        logits, carried = self.logits(model, batch, carried, key)
+        losses = self.losses(logits, batch["labels"])
+        return {"loss": jnp.sum(batch["weights"] * losses)}, {"logits": logits}, carried
+
+    def logits(self, model: BoundModel, batch: Mapping, carried, key):
+        """([B, outputs] float32, recurrent state) of the rows of a batch."""
+        if "inputs" in model.inputs:
+            batch = for_both_stacks(batch)
+        hidden, carried = model(batch, carried, key)
+        places = jnp.zeros_like(batch["row"])
+        if model.model.summary_place == "last":
+            # The last token of each text; 0 in rows of padding.
+            places = jnp.maximum(jnp.sum(batch["segments"] > 0, axis=1) - 1, 0)
+        return model.predict(hidden, places, batch["row"], key), carried
+
+    @abc.abstractmethod
+    def losses(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
+        """The loss of each example, [B] float32."""
+
+    def summarize(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
+        """The number of labelled examples."""
+        return {"examples": int(totals["counts"]["loss"])}
+
+
+class Classification(ExampleObjective):
+    """`loss` in nats an example, over the classes."""
+
+    def losses(self, logits, labels):
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1)[:, 0]
+
+
+class Regression(ExampleObjective):
+    """`loss` is the squared error of an example."""
+
+    @classmethod
+    def task(cls, section: Mapping) -> Task:
+        return Task(cls.unit, 1)
+
+    def losses(self, logits, labels):
+        return jnp.square(logits[:, 0] - labels)
+
+
+class Choice(Classification):
+    """`loss` in nats an example, over its choices: features of tokens are [B, C, T]."""
+
+    @classmethod
+    def task(cls, section: Mapping) -> Task:
+        return Task(cls.unit, 1)
+
+    def logits(self, model: BoundModel, batch: Mapping, carried, key):
+        B, C, T = batch["tokens"].shape
+        rows = {name: batch[name].reshape(B * C, T) for name in ("tokens", "types", "segments", "positions")}
+        # Each choice draws its own dropout.
+        row = (batch["row"][:, None] * C + jnp.arange(C)).reshape(-1)
+        logits, carried = super().logits(model, {**batch, **rows, "row": row}, carried, key)
+        return logits.reshape(B, C), carried
+
+
+def for_both_stacks(batch: Mapping) -> dict:
+    """The batch with the text as the encoder's inputs, and shifted right as the decoder's.
+
+    The decoder begins with the text's last token (Lewis et al. 2019, section 3.1, and the released code).
+    """
+    tokens = batch["tokens"]
+    last = jnp.maximum(jnp.sum(batch["segments"] > 0, axis=1, keepdims=True) - 1, 0)
+    shifted = jnp.concatenate([jnp.take_along_axis(tokens, last, axis=1), tokens[:, :-1]], axis=1)
+    return {**batch, **{name: batch[same] for name, same in BOTH_STACKS.items()}, "tokens": shifted}

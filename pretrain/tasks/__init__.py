@@ -1,0 +1,1 @@
+"""Tasks: predictions for examples, and their metrics."""
