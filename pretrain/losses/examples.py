@@ -108,7 +108,7 @@ class Choice(Classification):
         B, C, T = batch["tokens"].shape
         rows = {name: batch[name].reshape(B * C, T) for name in ("tokens", "types", "segments", "positions")}
         # Each choice draws its own dropout.
-        row = (batch["row"][:, None] * C + jnp.arange(C)).reshape(-1)
+        row = (batch["row"][:, None] * C + jnp.arange(C)[None]).reshape(-1)
         logits, carried = super().logits(model, {**batch, **rows, "row": row}, carried, key)
         return logits.reshape(B, C), carried
 

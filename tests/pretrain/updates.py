@@ -22,6 +22,9 @@ MODELS = {
     "denoising": ("encoder_decoder", POST | {"positions": "learned", "position_offset": 2, "embedding_norm": True}),
     "translation": ("encoder_decoder", POST | {"positions": "sinusoid", "scale_embedding": True}),
     "replaced": ("replaced_tokens", {"dropout": 0.2, "embed": 24, "generator_size": 1.0}),
+    "classification": ("encoder_decoder", POST | {"positions": "learned"}),
+    "regression": ("two_stream", {"dropout": 0.2, "memory": 6, "reuse": 8}),
+    "choice": ("encoder", {"dropout": 0.2}),
 }
 OBJECTIVES = {
     "masked": {"max_predictions": 5},
@@ -30,6 +33,9 @@ OBJECTIVES = {
     "translation": {},
     "permutation": {"reuse": 8, "perm_size": 4, "predictions": 5},
     "replaced": {"share": 0.3, "weight": 2.0},  # of 50 plain gradient descent would make parameters of order 10
+    "classification": {"labels": ("one", "two", "three")},
+    "regression": {},
+    "choice": {"number": 2},
 }
 LAYOUTS = {
     "masked": {"layout": "pairs", "sentences": "lines"},
@@ -37,6 +43,7 @@ LAYOUTS = {
     "denoising": {},
     "translation": {"layout": "texts"},
 }
+LAYOUTS |= {task: {"layout": "examples"} for task in ("classification", "regression", "choice")}
 LAYOUTS |= {"replaced": {"layout": "packed"}, "permutation": {"layout": "stream"}}
 
 
@@ -96,7 +103,7 @@ def ragged(spec, seed):
     two = "types" not in batch  # texts in a row, each with its own inputs
     for name, array in batch.items():
         if name.endswith("segments"):
-            length, place = draw.integers(2, array.shape[1] + 1, (BATCH, 1)), np.arange(array.shape[1])
+            length, place = draw.integers(2, array.shape[-1] + 1, array[..., :1].shape), np.arange(array.shape[-1])
             array[:] = (place < length) * (1 + two * (place >= length // 2))
         elif name in ("types", "next"):
             array[:] = draw.integers(0, 2, array.shape)
@@ -105,12 +112,14 @@ def ragged(spec, seed):
         elif name in ("backward", "reset"):
             array[:] = draw.integers(0, 2, array.shape)
         elif name.endswith("positions"):
-            array[:] = np.arange(array.shape[1])
+            array[:] = np.arange(array.shape[-1])
+        elif name == "labels":
+            array[:] = draw.integers(0, 2, array.shape)
         elif name.endswith("weights") and array.ndim == 2:
             array[:] = np.arange(array.shape[1]) < draw.integers(0, array.shape[1] + 1, BATCH)[:, None]
         elif name == "chosen":
             np.put_along_axis(array, batch["slots"], True, axis=1)
-        elif name == "next_weights":
+        elif name == "next_weights" or (name == "weights" and array.ndim == 1):
             array[:] = np.arange(BATCH) % 3 > 0
         elif name != "row":
             array[:] = draw.integers(0, VOCABULARY, array.shape)

@@ -1,0 +1,91 @@
+"""A task from its records to the figure: training, resuming, scoring and predictions, by configs alone."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pretrain import cli
+
+WORDS = {"good": ("fine", "great", "lovely"), "bad": ("awful", "dull", "poor")}
+RECIPE = """
+from configs import common
+
+def get_config(variant=""):
+    config = common.base()
+    config.name = "task"
+    config.model = common.{model}()
+    config.model.update(vocab_size=300, context=64, layers=1, width=32, heads=2, ff=64, dtype="float32")
+    config.tokenizer.kind = "bytes"
+    config.objective = common.{kind}()
+    config.objective.update({objective})
+    config.data.update(train="jsonl:train.jsonl", validation="jsonl:dev.jsonl", layout="examples", length=48)
+    config.data.buckets = (32,)
+    config.train.update(steps=60, batch_size=16)
+    config.schedule.update(peak=1e-2, warmup=5)
+    config.optimizer.clip = 1.0
+    config.evaluate.update(every=30, batch_size=20)
+    config.checkpoint.every = 30
+    return config
+"""
+OBJECTIVES = {
+    "classification": 'texts=("text",), labels=("bad", "good")',
+    "regression": 'texts=("text",), label="score", metrics=("pearson",)',
+    "choice": 'text="question", choices=("one", "two"), label="right"',
+}
+
+
+def records(number, seed):
+    draw = np.random.default_rng(seed)
+    for one in range(number):
+        label = ("bad", "good")[one % 2]
+        pick = {name: str(draw.choice(words)) for name, words in WORDS.items()}
+        right = int(draw.integers(2))
+        choices = [pick["good"], pick["bad"]][:: -1 if right else 1]
+        yield {
+            "text": f"a {pick[label]} film, {draw.integers(100)}",
+            "label": label,
+            "score": float(label == "good"),
+            "question": "which is good?",
+            "one": choices[0],
+            "two": choices[1],
+            "right": right,
+        }
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, number in (("train", 200), ("dev", 50)):
+        lines = [json.dumps(record) + "\n" for record in records(number, number)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    return tmp_path
+
+
+def recipe(folder, kind, model="encoder", **objective):
+    more = "".join(f", {name}={value!r}" for name, value in objective.items())
+    text = RECIPE.format(model=model, kind=kind, objective=OBJECTIVES[kind] + more)
+    (folder / "recipe.py").write_text(text)
+    return ["train", "--config=recipe.py", "--workdir=run"]
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(one, marks=() if one == "classification" else pytest.mark.slow) for one in OBJECTIVES]
+)
+def test_task_is_learned_and_scored(kind, folder, capsys):
+    assert cli.main(recipe(folder, kind)) == 0
+    capsys.readouterr()
+    assert cli.main(["evaluate", "--workdir=run", "--predictions=out.jsonl", "--format=json"]) == 0
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])
+    rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    assert [row["record"] for row in rows] == list(records(50, 50))
+    assert scores["examples"] == len(rows) == 50
+    if kind == "regression":
+        values = np.array([(row["prediction"], row["label"]) for row in rows])
+        assert scores["pearson"] == pytest.approx(np.corrcoef(values.T)[0, 1])
+        assert scores["loss"] == pytest.approx(np.mean((values[:, 0] - values[:, 1]) ** 2), rel=1e-4)
+        assert scores["pearson"] > 0.8
+    else:
+        assert scores["accuracy"] == np.mean([row["prediction"] == row["label"] for row in rows]) > 0.9
+        nats = [-np.log(row["scores"][row["label"]]) for row in rows]
+        assert scores["loss"] == pytest.approx(np.mean(nats), abs=1e-4)
