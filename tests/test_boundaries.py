@@ -23,7 +23,8 @@ REQUIRED = {
 LAZY = {
     "input_pipeline": {"tokenizers", "zstandard", "tensorflow_datasets", "PIL", "apache_beam", "fsspec", "aiohttp"}
     | {"pyarrow", "array_record"},
-    "pretrain": {"tensorboardX", "tokenizers", "safetensors", "huggingface_hub", "sacrebleu", "plotly", "wandb"},
+    "pretrain": {"tensorboardX", "tokenizers", "safetensors", "huggingface_hub", "sacrebleu", "plotly", "wandb"}
+    | {"rouge_score"},
 }
 # package -> the only modules that may import it, by the start of their path.
 ONLY_IN = {
