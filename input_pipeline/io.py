@@ -207,6 +207,14 @@ def read_json(path: Path | epath.Path) -> Any:
         raise DataError(f"{path} is no JSON ({error}). Correct or restore it.") from error
 
 
+def read_object(path: Path | epath.Path, *names: str) -> dict:
+    """The JSON object in a file. Errors: DataError for another file, or for an object without `names`."""
+    content = read_json(path)
+    if not (isinstance(content, dict) and content.keys() >= {*names}):
+        raise DataError(f"{path} is no JSON object{' with ' * bool(names)}{', '.join(names)}. Correct or restore it.")
+    return content
+
+
 def checksum(path: Path | epath.Path) -> int:
     """CRC-32 of a file's bytes."""
     value = 0

@@ -15,7 +15,7 @@ from ml_collections.config_flags import config_flags
 import models
 from configs import common
 from configs.ranges import Range
-from input_pipeline.io import make_folder, open_path, read_json
+from input_pipeline.io import make_folder, open_path, read_object
 from pretrain.errors import UserError, nearest
 from pretrain.recipes import model_recipes as model_recipes
 from pretrain.recipes import recipe_config as recipe_config
@@ -254,7 +254,7 @@ def saved(workdir: str, flag: str = "--workdir") -> ConfigDict:
     path = Workdir(workdir).config
     if not path.is_file():
         raise UserError(f"{flag}={workdir}: has no {CONFIG}. Give a run's folder.")
-    return with_overrides(_with_new_keys(ConfigDict(as_tuples(read_json(path)))), (), source=str(path))
+    return with_overrides(_with_new_keys(ConfigDict(as_tuples(read_object(path)))), (), source=str(path))
 
 
 def run_and_step(name: str) -> tuple[str, str]:
@@ -288,7 +288,7 @@ def check_folder(workdir: str, flag: str = "--workdir") -> None:
         raise UserError(f"{flag}={workdir}: {problem}. Choose another folder.")
     # A run would overwrite its config.json.
     saved_config = Workdir(workdir).config
-    if saved_config.is_file() and "model_type" in read_json(saved_config):
+    if saved_config.is_file() and "model_type" in read_object(saved_config):
         fix = f"Run `pretrain import --folder={workdir} --workdir=NEW` first"
         raise UserError(f"{flag}={workdir}: a Hugging Face model. {fix}.")
 

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 import models
 from input_pipeline import corruption
-from input_pipeline.io import read_json
+from input_pipeline.io import read_object
 from input_pipeline.tokenizers import store as tokenizer_store
 from models.layers.init import path_name
 from pretrain import config as configs
@@ -48,7 +48,7 @@ class Source:
         self.file = str(self.folder / CONFIG)
         if not (self.folder / CONFIG).is_file():
             raise UserError(f"--folder={folder}: has no {CONFIG}. Give a folder of save_pretrained.")
-        self.given = read_json(self.folder / CONFIG)
+        self.given = read_object(self.folder / CONFIG)
         self.tensors = Tensors(self.folder)
         self.family = families.of_config(self.given, self.tensors.shapes, self.file)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from input_pipeline.io import read_json
+from input_pipeline.io import read_object
 from pretrain import workdir
 from pretrain.errors import UserError
 
@@ -53,7 +53,9 @@ def _weight_files(folder: Path) -> list[Path]:
     if (folder / FILE).is_file():
         return [folder / FILE]
     if (folder / INDEX).is_file():
-        files = [folder / name for name in sorted(set(read_json(folder / INDEX)["weight_map"].values()))]
+        files = [
+            folder / name for name in sorted(set(read_object(folder / INDEX, "weight_map")["weight_map"].values()))
+        ]
         if missing := [file.name for file in files if not file.is_file()]:
             raise UserError(f"{folder / INDEX}: missing {', '.join(missing)}. Download the whole folder.")
         return files

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from input_pipeline.io import read_json
+from input_pipeline.io import read_json, read_object
 from input_pipeline.tokenizers import export, sentencepiece, wordpiece
 from input_pipeline.tokenizers import store as tokenizer_store
 from input_pipeline.tokenizers.base import Tokenizer, is_code, special_ids
@@ -55,7 +55,9 @@ def section(folder: Path, kinds: tuple[str, ...], prepared: bool = False) -> dic
     for kind in kinds:
         for name in FILES[kind]:
             path = folder / name
-            if not path.is_file() or (kind == "wordpiece" and name == JSON and kind_of(read_json(path)) != "WordPiece"):
+            if not path.is_file() or (
+                kind == "wordpiece" and name == JSON and kind_of(read_object(path, "model")) != "WordPiece"
+            ):
                 continue
             if kind == "xlm" and not prepared:  # XLM's class runs Moses' scripts first, which are not here
                 raise UserError(f"{path}: needs text prepared by XLM's tools. Import with --prepared.")
@@ -65,7 +67,7 @@ def section(folder: Path, kinds: tuple[str, ...], prepared: bool = False) -> dic
                 count = settings.get("extra_ids")
                 fields["sentinels"] = SENTINELS * (name == "spiece.model") if count is None else count
             if kind == "wordpiece" and name == JSON:
-                fields["cased"] = not wordpiece.lower_cases(read_json(path).get("normalizer"))
+                fields["cased"] = not wordpiece.lower_cases(read_object(path).get("normalizer"))
             elif kind == "wordpiece":
                 fields["cased"] = not lower_cases(settings)
             return fields
@@ -76,7 +78,7 @@ def section(folder: Path, kinds: tuple[str, ...], prepared: bool = False) -> dic
 def check_settings(kind: str, path: Path, settings: Mapping) -> None:
     """Raises UserError if settings or added tokens make the class read text otherwise than `path` alone says."""
     folder, is_json = path.parent, path.name == JSON
-    content = read_json(path) if is_json else {}
+    content = read_object(path, "model") if is_json else {}
     class_name = settings.get("tokenizer_class") or read_settings(folder, workdir.CONFIG).get("tokenizer_class")
     steps: dict[str, object] = {}
     if is_json and class_name not in GENERIC_CLASSES:
@@ -164,12 +166,12 @@ def _piece_names(path: Path) -> set[str]:
 
 def read_settings(folder: Path, name: str = SETTINGS) -> dict:
     """A JSON file of settings; empty without one."""
-    return read_json(folder / name) if (folder / name).is_file() else {}
+    return read_object(folder / name) if (folder / name).is_file() else {}
 
 
 def added(path: Path) -> list[tuple[int, str]]:
     """(id, token) of a tokenizer.json's added tokens."""
-    return [(token["id"], token["content"]) for token in read_json(path).get("added_tokens", ())]
+    return [(token["id"], token["content"]) for token in read_object(path).get("added_tokens", ())]
 
 
 def roles(folder: Path, section: Mapping, family: Family, given: Mapping) -> dict[str, str]:

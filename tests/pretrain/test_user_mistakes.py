@@ -196,7 +196,7 @@ def test_import_of_lfs_pointer(mistake, tmp_path):
 @pytest.mark.parametrize(
     "words", [["import", "--workdir=NEW", "--folder="], ["train", TINY, "--workdir="]], ids=" ".join
 )
-@pytest.mark.parametrize("content", [b'{"model_type": ', b"\xff\xfe{}"])
+@pytest.mark.parametrize("content", [b'{"model_type": ', b"\xff\xfe{}", b"[1]"])
 def test_config_that_is_no_json(mistake, tmp_path, words, content):
     (tmp_path / "config.json").write_bytes(content)
     assert "config.json is no JSON" in mistake([*words[:-1], f"{words[-1]}{tmp_path}"])
