@@ -13,6 +13,7 @@ from configs.model_kinds import recurrent as recurrent
 from configs.model_kinds import replaced_tokens as replaced_tokens
 from configs.model_kinds import two_stream as two_stream
 from configs.ranges import (
+    batch_ramp,
     count,
     counts,
     decay,
@@ -294,6 +295,7 @@ def base() -> dict:
             steps=count(10_000),  # optimiser updates
             start_from="",  # run folder whose weights initialise the model, by name: runs/x, runs/x@best or @STEP
             batch_size=count(32),  # rows of an update over all hosts, devices and parts
+            batch_ramp=batch_ramp(()),  # (first size, increment, rows): batches grow to batch_size over so many rows
             accumulate=count(1),  # parts of a batch, one after the other, whose gradients are summed
             backend="jit",  # jit (any mesh) or pmap (data parallel over all devices, whatever mesh.data is)
             z_loss=non_negative(0.0),  # weight of log(Z)^2, which keeps logits from drifting

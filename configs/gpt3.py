@@ -11,7 +11,9 @@ without giving band or order; the default is dense, which has the same parameter
 config.model.attention = ("dense", "local_256").
 
 Batch, learning rate, warm-up (375 million tokens) and decay (to a tenth over 260 billion of 300 billion tokens) are the
-paper's, rounded to whole batches, without its gradual growth of the batch over the first 4 to 12 billion tokens.
+paper's, rounded to whole batches, without its growth of the batch from 32k tokens over the first 4 to 12 billion
+tokens: config.train.batch_ramp=(16, 16, 2_000_000) is that over 4 billion. Steps and schedule count updates, so raise
+train.steps, schedule.warmup and schedule.decay_steps with it (`describe` shows the tokens of all steps).
 Documents are joined and cut without a mask between them, as in the paper. Its data are not public: C4 replaces Common
 Crawl, C4's "webtextlike" WebText2, PG-19 the two sets of books, in the paper's proportions, prepared by TFDS as
 ArrayRecord files. The tokenizer is GPT-2's, tokenizers/gpt2.json (docs/data.md).

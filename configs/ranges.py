@@ -71,6 +71,11 @@ update_range = Range(
     "empty, or the first and the last update, such as (10, 12)",
     lambda value: not value or (len(value) == 2 and _positive_integers(value) and value[0] <= value[1]),
 )
+batch_ramp = Range(
+    "empty, or the first size, the increment and the rows of the growth, such as (16, 16, 2_000_000)",
+    lambda value: not value or (len(value) == 3 and _positive_integers(value)),
+    below=2**42,
+)
 image_shape = Range(
     "empty, or rows, columns and 1 to 4 colours, such as (32, 32, 3)",
     lambda value: not value or (len(value) == 3 and _positive_integers(value) and value[2] <= 4),

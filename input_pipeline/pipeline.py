@@ -13,7 +13,7 @@ import numpy as np
 from input_pipeline import batching, corruption, splits, validate
 from input_pipeline.batching.eval import EvalRows, Evaluation, Task
 from input_pipeline.batching.mixture import mixing_weights
-from input_pipeline.batching.train import BatchContext, MixedBatches, SegmentBatches, StreamBatches
+from input_pipeline.batching.train import BatchContext, MixedBatches, Ramp, SegmentBatches, StreamBatches
 from input_pipeline.errors import DataError
 from input_pipeline.examples import corpus as example_corpus
 from input_pipeline.io import Folders, replace, writable
@@ -256,17 +256,27 @@ class Corpus:
         return text
 
     def batches(
-        self, *, seed: int, batch_size: int, rows: np.ndarray | None = None, start: int = 0, workers: int, prefetch: int
+        self,
+        *,
+        seed: int,
+        batch_size: int,
+        rows: np.ndarray | None = None,
+        ramp: Ramp | None = None,
+        start: int = 0,
+        workers: int,
+        prefetch: int,
     ) -> Iterator[dict[str, np.ndarray]]:
         """Training batches from number `start` on, without end; `close()` the iterator when done.
 
-        Batch n is a function of (seed, n). rows: the rows of it that this host needs (None: all). `workers` processes
-        read ahead (0: threads), `prefetch` batches in all.
+        Batch n is a function of (seed, n). rows: the rows of it that this host needs (None: all). ramp: sizes
+        of batches that grow to `batch_size`. `workers` processes read ahead (0: threads), `prefetch` batches in all.
         """
-        numbered = self._numbered(seed, batch_size, _rows(rows, batch_size))
+        numbered = self._numbered(seed, batch_size, _rows(rows, batch_size), ramp)
         return batching.read(numbered, start, batching.ENDLESS, workers, prefetch)
 
-    def _numbered(self, seed: int, batch_size: int, rows: np.ndarray) -> MixedBatches | SegmentBatches | StreamBatches:
+    def _numbered(
+        self, seed: int, batch_size: int, rows: np.ndarray, ramp: Ramp | None = None
+    ) -> MixedBatches | SegmentBatches | StreamBatches:
         """Training batches by number."""
         data, objective = self._data, self._objective
         context = BatchContext(objective, data["layout"], seed, batch_size, data["length"], rows)
@@ -277,7 +287,7 @@ class Corpus:
             return SegmentBatches(context, segments, lanes, data["shuffle"], objective.both_ways)
         if data["layout"] == "stream":
             return StreamBatches(context, self._streams["train"], data["shuffle"])
-        return MixedBatches(context, self._rows, self._weights, data["shuffle"])
+        return MixedBatches(context, self._rows, self._weights, data["shuffle"], ramp)
 
     def check_predicted(self, seed: int, batch_size: int, report: Callable[[str], None]) -> None:
         """Compares the share of tokens that the first rows predict with the one asked for.

@@ -5,12 +5,14 @@ The position in the data is n.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from input_pipeline.batch_spec import Feature, declared, empty
 from input_pipeline.batching.mixture import Mixture, hash_key, shuffle_rows
+from input_pipeline.batching.ramp import BatchSizes
 from input_pipeline.corruption.base import Objective
 from input_pipeline.corruption.rng import uniform
 from input_pipeline.errors import DataError
@@ -46,17 +48,43 @@ class BatchContext:
         return hash_key(self.seed, *words) * (1 << 31) + numbers
 
 
-class MixedBatches:
-    """Batches of rows from several sources: row r of batch n is example n * B + r of the mixture."""
+class Ramp(NamedTuple):
+    """Sizes of all batches, and for each size the rows that this host needs."""
 
-    def __init__(self, context: BatchContext, sources: Sequence[RawRows], weights: np.ndarray, shuffle: bool):
+    sizes: BatchSizes
+    rows: Mapping[int, np.ndarray]
+
+
+class MixedBatches:
+    """Batches of rows from several sources: row r of batch n is example n * B + r of the mixture.
+
+    With `ramp` batches before the last stage are smaller: row r is example `sizes.rows_before(n)` + r.
+    """
+
+    def __init__(
+        self,
+        context: BatchContext,
+        sources: Sequence[RawRows],
+        weights: np.ndarray,
+        shuffle: bool,
+        ramp: Ramp | None = None,
+    ):
         self.context, self.sources, self.mixture, self.shuffle = context, sources, Mixture(weights), shuffle
+        self.ramp = ramp
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
-        context = self.context
-        batch, keys = context.empty(), context.keys(context.rows, n)
+        context, first = self.context, n * self.context.batch_size
+        if self.ramp:
+            first = self.ramp.sizes.rows_before(n)
+            context = replace(context, rows=self.ramp.rows[self.ramp.sizes.size(n)])
+        batch, examples = context.empty(), first + context.rows
+        # Keys of an example are those that it has without a ramp: of row `place` of batch `block`.
+        blocks, places = np.divmod(examples, context.batch_size)
+        keys = np.empty_like(examples)
+        for block in np.unique(blocks).tolist():
+            keys[blocks == block] = context.keys(places[blocks == block], block)
         # A host locates only its own rows; any other host would find the same for them.
-        source, counts = self.mixture.locate(n * context.batch_size + context.rows)
+        source, counts = self.mixture.locate(examples)
         for index, rows in enumerate(self.sources):
             slots = np.flatnonzero(source == index)
             if len(slots):

@@ -25,7 +25,7 @@ from pretrain.metrics.tables import show
 from pretrain.parallel.mesh import AXES
 from pretrain.plan.topology import HARDWARE
 from pretrain.step import recurrent_state
-from pretrain.step.checks import check_config, check_mesh, check_model
+from pretrain.step.checks import batch_sizes, check_config, check_mesh, check_model
 from pretrain.step.train_spec import TrainSpec
 from pretrain.step.train_step import unboxed
 from pretrain.workdir import POSITION, Workdir
@@ -71,6 +71,7 @@ def describe(config, workdir: str = "") -> dict:
         "flops_per_token": {convention: round(value) for convention, value in per_token.items()},
         "flops_per_step": {convention: round(value * tokens_per_step) for convention, value in per_token.items()},
         "tokens_per_step": tokens_per_step,
+        "batch_ramp": _ramp(config, flops.tokens_of_row(spec, config.data.length)),
         "bytes": bytes | {"total": sum(bytes.values())},
         "mesh": _mesh(spec, config),
         "run": _run(workdir) if workdir else None,
@@ -136,10 +137,21 @@ def _show_flops(facts: dict) -> None:
     rows.append(("a token of training", facts["flops_per_token"]["full"], facts["flops_per_token"]["causal"]))
     rows.append((f"a step of {facts['tokens_per_step']:,} tokens", step["full"], step["causal"]))
     show("FLOPs", ("", "full", "causal"), [(label, amount(full), amount(causal)) for label, full, causal in rows])
+    if ramp := facts["batch_ramp"]:
+        print(f"batches: {ramp['sizes']}; {amount(ramp['tokens'])} tokens in all steps")
     print(
         "FLOPs: 2 per multiply-add of matrix products, 3 forward passes per training step, no rematerialization.\n"
         "full: causal attention counts all keys of the row; causal: only those that a token sees."
     )
+
+
+def _ramp(config, tokens: int) -> dict | None:
+    """Sizes of batches that grow, and tokens of all steps; None for one size. tokens: of a row."""
+    sizes = batch_sizes(config)
+    if len(sizes) == 1:
+        return None
+    stages = [{"step": stage.batch + 1, "rows": stage.size} for stage in sizes]
+    return {"sizes": str(sizes), "stages": stages, "tokens": sizes.rows_before(config.train.steps) * tokens}
 
 
 def _mesh(spec, config) -> dict:

@@ -119,6 +119,8 @@ def report(facts: dict) -> None:
     parts = f" in {facts['accumulate']} parts" if facts["accumulate"] > 1 else ""
     batch = f"{facts['batch_size']:,} rows{parts}, {facts['tokens']:,} tokens"
     print(f"mesh: {mesh}; batch: {batch}; remat: {facts['remat']}")
+    if facts["batch_ramp"]:
+        print(f"batches: {facts['batch_ramp']}; the plan is of the last, and each size is compiled when it begins")
     _show_memory(facts["memory"])
     _show_time(facts)
     if facts["collectives"]:

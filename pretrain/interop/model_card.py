@@ -14,6 +14,7 @@ from pretrain import workdir
 from pretrain.checkpoints import params_only, restore
 from pretrain.interop.family import Family
 from pretrain.metrics.goodput import read_rows
+from pretrain.optimizers.schedules import keys_of_others
 from pretrain.workdir import Workdir, real
 
 FILE = "README.md"
@@ -23,7 +24,7 @@ SECTIONS = {
     "objective": (),
     "data": ("train", "weights", "validation", "holdout", "layout", "length"),
     "tokenizer": ("kind", "path"),
-    "train": ("steps", "batch_size", "start_from", "label_smoothing"),
+    "train": ("steps", "batch_size", "batch_ramp", "start_from", "label_smoothing"),
     "distill": (),
     "optimizer": (),
     "schedule": (),
@@ -91,6 +92,7 @@ class ModelCard:
                 continue
             for key in SECTIONS[section] or values:
                 unused = (section, key) == ("data", "holdout") and self.config.data.validation
+                unused = unused or (section == "schedule" and key in keys_of_others(values["kind"]))
                 if not unused and values[key] not in ("", (), {}):
                     yield f"{section}.{key}", values[key]
         if not self.untrained:

@@ -115,9 +115,14 @@ def warn_of_unused_keys(config) -> str | None:
     kind, default = config.schedule.kind, common.base().schedule
     # A decay that counts from step 0 has no flat part.
     names = IGNORED.get(kind, ("hold",) if config.schedule.beneath_warmup else ())
-    names += tuple(key for other, keys in OWN.items() if other != kind for key in keys)
+    names += keys_of_others(kind)
     keys = [f"config.schedule.{key}={config.schedule[key]}" for key in names if config.schedule[key] != default[key]]
     return f"warning: {' and '.join(keys)} without effect: config.schedule.kind={kind} ignores it" if keys else None
+
+
+def keys_of_others(kind: str) -> tuple[str, ...]:
+    """Keys that only other kinds of schedule read."""
+    return tuple(key for other, keys in OWN.items() if other != kind for key in keys)
 
 
 def warn_of_end(config, step: int) -> str | None:

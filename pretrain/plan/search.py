@@ -13,6 +13,7 @@ from pretrain.parallel.mesh import AXES
 from pretrain.plan import memory, step
 from pretrain.plan.estimates import Choice, Estimate, Estimates
 from pretrain.plan.topology import Topology
+from pretrain.step.checks import batch_sizes
 
 MAX_COMPILES = 10  # most programs to compile
 MAX_SECONDS = 600  # CPU seconds; four times as many until one fits
@@ -203,6 +204,8 @@ def candidates(config, count: int) -> Iterator[Choice]:
         data, fsdp, sequence, tensor = mesh
         # Ulysses-style attention trades sequence for heads, so heads divide over tensor and sequence together.
         if model.heads % (tensor * sequence) or length % sequence:
+            continue
+        if any(stage.size % (data * fsdp) for stage in batch_sizes(config)):
             continue
         for parts in _divisors(train.batch_size, MAX_PARTS):
             if train.batch_size // parts % (data * fsdp):

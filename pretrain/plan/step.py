@@ -71,6 +71,7 @@ def plan(config, topology: Topology, devices=None, report: Callable[[str], None]
         "mesh": mesh,
         "batch_size": config.train.batch_size,
         "accumulate": config.train.accumulate,
+        "batch_ramp": str(checks.batch_sizes(config)) if config.train.batch_ramp else "",
         "remat": config.model.remat,
         "memory": _memory(config, topology, spec, mesh, program, refused),
         **_work(config, topology, spec, mesh, program),

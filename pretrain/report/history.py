@@ -15,6 +15,7 @@ from pathlib import Path
 
 from etils import epath
 
+from input_pipeline.batching.ramp import BatchSizes
 from input_pipeline.io import open_path, read_json
 from pretrain import workdir
 from pretrain.config import as_tuples, flat
@@ -84,15 +85,16 @@ class History:
 
     def speeds(self) -> list[tuple[int, float]]:
         """(step, tokens per second up to it): tokens of the batches over time of steps and waits for data."""
-        tokens = self.config["train.batch_size"] * self.config["data.length"]
-        found = []
+        # Folders of older versions have no ramp.
+        sizes = BatchSizes.build(self.config["train.batch_size"], self.config.get("train.batch_ramp", ()))
+        found, length = [], self.config["data.length"]
         for _, *rows in self.starts:
             # The first step compiles, as in `Throughput`.
-            made = [row for row in rows if row["seconds"]["step"] > 0]
-            for before, row in itertools.pairwise(made):
+            for before, row in itertools.pairwise(row for row in rows if row["seconds"]["step"] > 0):
                 spent = sum(row["seconds"][name] - before["seconds"][name] for name in ("step", "data"))
-                if row["update"] > before["update"] and spent > 0:
-                    found.append((row["update"], (row["update"] - before["update"]) * tokens / spent))
+                made = sizes.rows_before(row["update"]) - sizes.rows_before(before["update"])
+                if made > 0 and spent > 0:
+                    found.append((row["update"], made * length / spent))
         return found
 
     @property

@@ -4,10 +4,12 @@ import jax
 
 from configs.common import STOPPING
 from input_pipeline import corruption, validate
+from input_pipeline.batching.ramp import BatchSizes
 from input_pipeline.tokenizers.settings import known_size
 from pretrain import config as configs
 from pretrain.errors import UserError, nearest
 from pretrain.losses.objective import BoundModel
+from pretrain.optimizers.transforms import EPOCH
 from pretrain.step import recurrent_state
 from pretrain.step.train_spec import TrainSpec
 
@@ -28,6 +30,23 @@ def check_config(config) -> None:
             f"config.train.batch_size={train.batch_size} is not divisible by config.train.accumulate="
             f"{train.accumulate}. Change one of them."
         )
+    if ramp := tuple(train.batch_ramp):
+        first, increment, _ = ramp
+        if first >= train.batch_size or (train.batch_size - first) % increment:
+            raise UserError(
+                f"config.train.batch_ramp={ramp}: misses config.train.batch_size={train.batch_size}. Choose a smaller "
+                f"first size, and an increment that divides the difference."
+            )
+        if config.data.layout == "stream":
+            raise UserError(
+                f"config.train.batch_ramp={ramp}: each row of config.data.layout=stream continues one of the batch "
+                "before. Leave it empty."
+            )
+        if config.optimizer.unfreeze == EPOCH:
+            raise UserError(
+                f"config.optimizer.unfreeze={EPOCH}: with config.train.batch_ramp epochs differ in updates. Give a "
+                "number of updates."
+            )
     # A trace that can never begin is a mistake; one that outlasts the run is cut short.
     if window and window[0] > train.steps:
         raise UserError(
@@ -39,6 +58,11 @@ def check_config(config) -> None:
     validate.check_stride(config.evaluate.stride or scored, scored, config.data.layout, task)
     _check_context(config, "config.data.length", config.data.length, "config.model.context", config.model.context)
     check_scored(config)
+
+
+def batch_sizes(config) -> BatchSizes:
+    """Rows of each training batch of a config that `check_config` accepts."""
+    return BatchSizes.build(config.train.batch_size, config.train.batch_ramp)
 
 
 def check_scored(config, length: int = 0) -> None:
@@ -124,6 +148,8 @@ def check_batches(layout, spec: TrainSpec, config, training: bool) -> None:
     if training:
         rows = config.train.batch_size // config.train.accumulate
         layout.check("batch", rows, "config.train.batch_size / train.accumulate")
+        for stage in batch_sizes(config)[:-1]:
+            layout.check("batch", stage.size, "a batch of config.train.batch_ramp, of rows")
         uses.append((rows, config.data.length, "config.data.length"))
     for rows, length, key in uses:
         layout.check("length", length, key)

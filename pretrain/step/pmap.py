@@ -68,6 +68,9 @@ class PmapSpec(TrainSpec):
         devices = self._devices if jax.process_count() == 1 else None
         return jax.pmap(function, axis_name="data", devices=devices, **options)
 
+    def parts(self, rows: int) -> int:
+        return super().parts(rows * self.layout.batch_shards())  # a device sees its own rows
+
     def checkpoint_shapes(self, batch_size: int) -> TrainState:
         carried = recurrent_leaves(self.layout, self.model, batch_size)
         return self._replicated(state_shapes(self, batch_size)).replace(carried=carried)

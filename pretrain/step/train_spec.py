@@ -46,6 +46,7 @@ class TrainSpec(abc.ABC):
     roles: Any  # of the trained parameters
     optimizer: optax.GradientTransformation  # of the trained parameters
     learning_rate: Callable  # number of good steps so far -> rate
+    batch_size: int
     accumulate: int
     frozen_parameters: Any  # as `parameters`, of a teacher; {} without one
     layout: Layout
@@ -81,6 +82,13 @@ class TrainSpec(abc.ABC):
         """Shapes of the features of a batch."""
         features = self.features(rows, length).items()
         return {name: jax.ShapeDtypeStruct(feature.shape, feature.dtype) for name, feature in features}
+
+    def parts(self, rows: int) -> int:
+        """Parts of a batch of `rows` rows: as few as keep them no larger than those of a full batch."""
+        if self.accumulate == 1 or rows >= self.batch_size:
+            return self.accumulate
+        fewest, shards = -(-rows * self.accumulate // self.batch_size), self.layout.batch_shards()
+        return next(parts for parts in range(fewest, rows + 1) if rows % (parts * shards) == 0)
 
     @classmethod
     @abc.abstractmethod
@@ -174,6 +182,7 @@ def _build(config, make_mesh: Callable) -> TrainSpec:
         "objective": objective,
         **_optimizer_parts(config, model, parameters),
         "learning_rate": schedule(config.schedule, config.train.steps),
+        "batch_size": config.train.batch_size,
         "accumulate": config.train.accumulate,
         "frozen_parameters": {} if objective.teacher is None else parameters_of(objective.teacher),
     }

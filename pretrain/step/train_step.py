@@ -82,7 +82,7 @@ def gradients(spec, params, batch: Mapping, carried, key, counts: Mapping, froze
     """(gradient of the loss times its first term's denominator, sums of all terms, recurrent state).
 
     The gradient is that of the trained parameters. counts: the denominators of the whole global batch. frozen: a
-    teacher's parameters. The batch is split into `spec.accumulate` parts, one after the other.
+    teacher's parameters. The batch is split into `spec.parts(rows)` parts, one after the other.
     """
     params, fixed = spec.partition.split(params)
 
@@ -92,7 +92,7 @@ def gradients(spec, params, batch: Mapping, carried, key, counts: Mapping, froze
         return _weighted_sum(spec.objective.terms, sums, counts), (sums, carried)
 
     grad = jax.grad(weighted_sum, has_aux=True)
-    parts = spec.accumulate
+    parts = spec.parts(len(batch["row"]))
     if parts == 1:
         gradient, (sums, carried) = grad(params, batch, carried, key)
         return gradient, sums, carried

@@ -74,6 +74,7 @@ class Loop:
         self.batches = run.batches(self.position)
         # (step, position, metrics, seconds) of the last step, read once the next is queued.
         self.pending = None
+        self.compiled_rows = 0  # rows of the batches that the step was last compiled for
         self.rewinding = config.train.on_bad_step == "rewind"
         self.stopping = False
         self.last_good_step = self.step - self.bad_in_row  # the last step with a finite loss and gradient
@@ -111,8 +112,10 @@ class Loop:
         return self.stopping
 
     def train_step(self, batch):
-        """Run a step and return its metrics. The first one compiles, and is waited for."""
-        if self.ledger.steady:
+        """Run a step and return its metrics. The first one of each batch size compiles, and is waited for."""
+        rows = self.parts.sizes.size(self.position)
+        compiled, self.compiled_rows = self.compiled_rows == rows, rows
+        if compiled and self.ledger.steady:
             with self.ledger.spend("step"):
                 self.state, metrics = self.spec.train_step(self.state, batch)
             return metrics

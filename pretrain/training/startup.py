@@ -4,12 +4,15 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
 
 from input_pipeline import pipeline
+from input_pipeline.batching.ramp import BatchSizes
+from input_pipeline.batching.train import Ramp
 from input_pipeline.pipeline import Corpus
 from pretrain import changes
 from pretrain import config as configs
@@ -27,7 +30,7 @@ from pretrain.metrics.goodput import last_saved_step
 from pretrain.metrics.progress import Ledger, amount
 from pretrain.optimizers.schedules import warn_of_change, warn_of_end, warn_of_unused_keys
 from pretrain.parallel.devices import describe_devices
-from pretrain.step.checks import check_config, check_mesh, check_model, check_vocabulary
+from pretrain.step.checks import batch_sizes, check_config, check_mesh, check_model, check_vocabulary
 from pretrain.step.train_spec import TrainSpec
 from pretrain.workdir import FRESH_START, Workdir
 
@@ -49,17 +52,24 @@ class RunParts:
         """Fingerprints of the tokenizer, the text and the teacher that a checkpoint belongs to."""
         return self.corpus.origin | ({"teacher": self.teacher.fingerprint} if self.teacher else {})
 
+    @functools.cached_property
+    def sizes(self) -> BatchSizes:
+        """Rows of each training batch."""
+        return batch_sizes(self.config)
+
     def batches(self, position: int) -> Iterator[dict]:
         """Training batches on the devices, from a position in the data on; `close()` it when done."""
-        config, layout, ready = self.config, self.spec.layout, collections.deque()
+        config, layout, ready, sizes = self.config, self.spec.layout, collections.deque(), self.sizes
         size, how = config.train.batch_size, {"workers": config.data.workers, "prefetch": config.data.prefetch}
+        if len(sizes) > 1:
+            how["ramp"] = Ramp(sizes, {stage.size: layout.rows(stage.size) for stage in sizes})
         host = self.corpus.batches(seed=config.seed, batch_size=size, rows=layout.rows(size), start=position, **how)
         with contextlib.closing(host):
-            while True:
-                while len(ready) < DEVICE_BATCHES:
-                    # Copying to the devices is asynchronous: it overlaps with the step that runs.
-                    ready.append(self.spec.put(next(host), size))
-                yield ready.popleft()
+            for number in itertools.count(position):
+                # Copying to the devices is asynchronous: it overlaps with the step that runs.
+                ready.append(self.spec.put(next(host), sizes.size(number)))
+                if len(ready) == DEVICE_BATCHES:
+                    yield ready.popleft()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +154,8 @@ def describe_start(run: RunParts, workdir: str) -> str:
     """One line on what a run trains, and on what: devices, mesh, parameters, tokens, steps, work folder."""
     train, shape = run.config.train, run.spec.layout.mesh.shape
     mesh = " ".join(f"{axis}={size}" for axis, size in shape.items() if size > 1) or "data=1"
-    epochs = train.steps * train.batch_size / run.corpus.rows_per_epoch
+    epochs = run.sizes.rows_before(train.steps) / run.corpus.rows_per_epoch
+    row, ends = tokens_of_row(run.spec, run.config.data.length), dict.fromkeys((run.sizes[0], run.sizes[-1]))
     sizes, trained = (
         [leaf.size for leaf in jax.tree.leaves(tree)]
         for tree in (run.spec.param_shapes, run.spec.partition.trained(run.spec.param_shapes))
@@ -154,7 +165,7 @@ def describe_start(run: RunParts, workdir: str) -> str:
         f"devices {describe_devices(jax.devices())}",
         f"mesh {mesh}",
         f"params {amount(sum(sizes))}{learn}",
-        f"tokens/step {tokens_per_step(run):,}",
+        f"tokens/step {' to '.join(f'{stage.size * row:,}' for stage in ends)}",
         f"steps {train.steps:,} ({epochs:.3g} epochs)",
         f"workdir {workdir}",
     ]
@@ -178,13 +189,8 @@ def restore_or_init(run: RunParts, checkpoints: CheckpointManager, weights: Weig
     done = f"all {step} steps are done (raise --config.train.steps to continue)"
     report(f"restored checkpoint {step}, {done if step >= steps else f'continuing at step {step + 1}/{steps}'}")
     # Older checkpoints have no count: their rows are taken as full.
-    full = data["position"] * tokens_per_step(run)
+    full = run.sizes.rows_before(data["position"]) * tokens_of_row(spec, run.config.data.length)
     return spec.from_checkpoint(state), step, data["position"], data.get(restore.TOKENS, full)
-
-
-def tokens_per_step(run: RunParts) -> int:
-    """Tokens that the model reads of a batch of full rows."""
-    return run.config.train.batch_size * tokens_of_row(run.spec, run.config.data.length)
 
 
 def _init(run: RunParts, weights: Weights | None, report):

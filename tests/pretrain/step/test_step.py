@@ -14,6 +14,7 @@ from runs import ROOT, mostly
 from updates import BATCH, GRADIENT, LENGTH, assert_same_run, ragged_batch, small_config
 
 from pretrain.parallel import reduce_scatter
+from pretrain.step.checks import batch_sizes
 from pretrain.step.train_spec import TrainSpec
 
 
@@ -83,6 +84,47 @@ def dropped(reference):
 def test_dropout_is_the_same_on_every_mesh(name, dropped):
     result = run(small_config(**GRADIENT, **DROPOUT, **MESHES[name]), 4 if name == "accumulated" else 8)
     assert_same_run(result, dropped)
+
+
+GROWING = {"train__batch_size": 3 * BATCH, "train__batch_ramp": (BATCH, 16, 9)}
+
+
+def grown(devices, **changes):
+    """As `run`, of batches of 8, 8 and 24 rows."""
+    config = small_config(**GRADIENT, **DROPOUT, **GROWING, **changes)
+    spec = TrainSpec.build(config, jax.devices()[:devices])
+    shapes = spec.checkpoint_shapes(BATCH)
+    placed = jax.tree.map(lambda a, s: jax.device_put(a, s.sharding), initial(True), shapes)
+    state, history = spec.from_checkpoint(placed), []
+    for n, size in enumerate(batch_sizes(config).size(n) for n in range(3)):
+        many = [ragged_batch(10 * n + part) for part in range(size // BATCH)]
+        batch = jax.tree.map(lambda *arrays: np.concatenate(arrays), *many) | {"row": np.arange(size, dtype=np.int32)}
+        state, metrics = spec.train_step(state, spec.put(batch, size))
+        history.append([float(metrics["sums"]["loss"] / metrics["counts"]["loss"]), float(metrics["grad_norm"])])
+    return np.array(history), jax.tree.map(np.asarray, spec.to_checkpoint(state).params)
+
+
+@pytest.mark.slow
+def test_growing_batches_on_every_mesh():
+    reference = grown(1)
+    assert_same_run(grown(1, train__accumulate=6), reference)
+    assert_same_run(grown(4, train__accumulate=3, mesh__data=2, mesh__fsdp=2), reference)
+    assert_same_run(grown(4, train__accumulate=3, train__backend="pmap"), reference)
+
+
+def test_parts_of_a_growing_batch():
+    """No larger than those of a full batch, and divided by the devices."""
+
+    def parts(devices, sizes, **changes):
+        config = small_config(**GROWING | {"train__batch_size": 24} | changes)
+        spec = TrainSpec.build(config, jax.devices()[:devices])
+        shards = devices if config.train.backend == "pmap" else 1  # where each device sees its own rows
+        return [spec.parts(size // shards) for size in sizes]
+
+    assert parts(1, (8, 16, 24)) == [1, 1, 1]
+    assert parts(1, (8, 20, 24), train__accumulate=6) == [2, 5, 6]
+    assert parts(4, (8, 12, 20, 24), train__accumulate=3, mesh__data=4) == [1, 3, 5, 3]
+    assert parts(4, (8, 12, 20, 24), train__accumulate=3, train__backend="pmap") == [1, 3, 5, 3]
 
 
 def test_adamw_on_a_mixed_mesh_equals_one_device():
