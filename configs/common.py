@@ -381,9 +381,6 @@ def base() -> dict:
     )
 
 
-# Conditions for the end of a beam search (pretrain/decoding); the first is the default.
-STOPPING = ("never", "best", "full")
-
 # Sections of objectives by kind, as MODELS has those of models.
 OBJECTIVES = {
     "causal": causal,

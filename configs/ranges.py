@@ -81,6 +81,9 @@ image_shape = Range(
     lambda value: not value or (len(value) == 3 and _positive_integers(value) and value[2] <= 4),
 )
 
+# Conditions for the end of a beam search (pretrain/decoding); the first is the default.
+STOPPING = ("never", "best", "full")
+
 
 def section(declare: Callable[[], dict]) -> Callable[[], ConfigDict]:
     """Decorate a function that returns a nested dict of defaults to return their ConfigDict.

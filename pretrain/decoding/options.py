@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from configs.common import STOPPING
-from configs.ranges import count, divisor, non_negative, probability, real
+from configs.ranges import STOPPING, count, divisor, non_negative, probability, real
 from pretrain.errors import UserError, lookup
 
 OPTIONS = {

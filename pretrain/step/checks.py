@@ -2,7 +2,7 @@
 
 import jax
 
-from configs.common import STOPPING
+from configs.ranges import STOPPING
 from input_pipeline import corruption, validate
 from input_pipeline.batching.ramp import BatchSizes
 from input_pipeline.tokenizers.settings import known_size
