@@ -8,7 +8,7 @@ import numpy as np
 
 from input_pipeline.corruption.examples import UNLABELLED
 from input_pipeline.examples.corpus import ExampleEvaluation
-from pretrain.tasks.metrics import METRICS, Predicted
+from pretrain.tasks.metrics import Predicted, measure
 
 
 class Predictions:
@@ -38,7 +38,7 @@ class Predictions:
         labelled = np.full(len(self.targets), True) if is_number else self.targets != UNLABELLED
         values = self.logits[:, 0] if is_number else self.logits.argmax(1)
         found = Predicted(values[labelled], self.targets[labelled], self.logits[labelled], self.names)
-        return {name: METRICS[name](found) for name in self.section["metrics"]} if labelled.any() else {}
+        return measure(self.section["kind"], self.section["metrics"], found) if labelled.any() else {}
 
     def rows(self) -> Iterator[dict]:
         """For each example: its number, the record, the label and the prediction by name, and scores."""

@@ -32,6 +32,7 @@ from pretrain.optimizers.schedules import warn_of_change, warn_of_end, warn_of_u
 from pretrain.parallel.devices import describe_devices
 from pretrain.step.checks import batch_sizes, check_config, check_mesh, check_model, check_vocabulary
 from pretrain.step.train_spec import TrainSpec
+from pretrain.tasks.metrics import require as require_metrics
 from pretrain.workdir import FRESH_START, Workdir
 
 DEVICE_BATCHES = 2  # batches queued on the devices: one is copied while another waits
@@ -111,6 +112,8 @@ def build_run(
     `begins`: the run is at step 0, where table sizes can still change. Errors: UserError, ModelError, DataError.
     """
     check_config(config)
+    if "metrics" in config.objective:
+        require_metrics(config.objective.kind, config.objective.metrics)
     spec = TrainSpec.build(config, report=report)
     check_model(spec.model, config)
     check_mesh(spec, config, training)

@@ -1,22 +1,20 @@
-"""Metrics of tasks, by the names that `config.objective.metrics` takes."""
+"""Metrics of tasks, by the kinds of objectives and the names that `config.objective.metrics` takes."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from pretrain.errors import UserError
+from pretrain.errors import UserError, lookup
 from pretrain.tasks.metrics import answers, classes, tagging, texts
 
 
 class Predicted(NamedTuple):
     """What a model predicts for N examples, beside what is right.
 
-    predictions, labels: by kind of metric,
-        classes: int [N]            numbers: float [N]          embeddings: float [N, D], of pairs of texts
-        tags: N sequences of ints   answers, texts: N strings, and for labels N sequences of references
-    scores: logits [N, C]; for `answers` a score [N] that rises as an answer becomes unlikely.
+    predictions, labels: by kind of objective,
+        classification, choice: int [N]      regression: float [N]      siamese: float [N, D], texts of pairs
+        tagging: N sequences of ints         extraction, text: N strings, and for labels N sequences of references
+    scores: logits [N, C]; of an extraction that may have no answer [N], which rise as an answer becomes unlikely.
     names: of the classes or tags.
     """
 
@@ -24,34 +22,53 @@ class Predicted(NamedTuple):
     labels: Any
     scores: Any = None
     names: Sequence[str] = ()
-    scheme: str = "IOB2"  # of tags: one of tagging.SCHEMES
-    language: str = ""  # of answers and texts
+    scheme: str = "BIO"  # of tags: one of tagging.SCHEMES
+    language: str = ""  # of answers (MLQA) and of texts (BLEU)
 
 
 Metric = Callable[[Predicted], float]
 
 
-def _plain(function: Callable) -> Metric:
-    return lambda found: function(found.predictions, found.labels)
+def _plain(*functions: Callable) -> dict[str, Metric]:
+    """Metrics of predictions and labels alone, by the names of their functions."""
+    return {one.__name__: functools.partial(_of_both, function=one) for one in functions}
 
 
-def _words(found: Predicted, rows: Sequence[Sequence[int]]) -> list[list[str]]:
-    """Names of tags; an invalid one is O."""
-    return [[found.names[tag] if tag >= 0 else tagging.OUTSIDE for tag in row] for row in rows]
+def _of_both(found: Predicted, function: Callable) -> float:
+    return function(found.predictions, found.labels)
 
 
-def _span(found: Predicted, key: str, strict: bool) -> float:
-    predicted, true = _words(found, found.predictions), _words(found, found.labels)
+def _back(found: Predicted) -> float:
+    return classes.retrieval(found.labels, found.predictions)
+
+
+def _span(found: Predicted, key: str, strict: bool = False) -> float:
+    sides = found.predictions, found.labels
+    # An invalid tag is O.
+    names = [*found.names, tagging.OUTSIDE]
+    predicted, true = ([[names[tag] for tag in row] for row in side] for side in sides)
     return tagging.span_table(predicted, true, found.scheme if strict else "")["micro"][key]
 
 
-def _best_answer(found: Predicted, score: Callable, mlqa: bool = False) -> float:
-    tokens = functools.partial(answers.mlqa_tokens, language=found.language) if mlqa else answers.squad_tokens
-    return answers.mean_of_best(score, found.predictions, found.labels, tokens)
-
-
-def _squad_v2(found: Predicted, key: str) -> float:
+def _answer(found: Predicted, key: str) -> float:
+    if found.scores is None:
+        return answers.squad(found.predictions, found.labels)[key]
     return answers.squad_v2(found.predictions, found.labels, found.scores).get(key, 0.0)
+
+
+def _mlqa(found: Predicted, key: str) -> float:
+    tokens = functools.partial(answers.mlqa_tokens, language=found.language)
+    return answers.squad(found.predictions, found.labels, tokens)[key]
+
+
+def _named(found: Predicted, function: Callable) -> float:
+    sides = found.predictions, [some[0] for some in found.labels]
+    return function(*(classes.to_classes(side, found.names) for side in sides))
+
+
+def _numeric(found: Predicted, function: Callable) -> float:
+    sides = found.predictions, [some[0] for some in found.labels]
+    return function(*map(classes.to_numbers, sides))
 
 
 def _sacrebleu(found: Predicted, name: str) -> float:
@@ -62,67 +79,46 @@ def _rouge(found: Predicted, name: str) -> float:
     return texts.rouge(name, found.predictions, found.labels)
 
 
-def _table(function: Callable, **cases: dict) -> dict[str, Metric]:
-    return {name: functools.partial(function, **options) for name, options in cases.items()}
-
-
-OF_CLASSES = ("accuracy", "f1", "macro_f1", "matthews", "invalid")
-KINDS: dict[str, dict[str, Metric]] = {
-    "classes": {name: _plain(getattr(classes, name)) for name in OF_CLASSES},
-    "numbers": {"pearson": _plain(classes.pearson), "spearman": _plain(classes.spearman)},
-    "embeddings": {
-        "retrieval": _plain(classes.retrieval),
-        "retrieval_back": lambda found: classes.retrieval(found.labels, found.predictions),
+_part = functools.partial
+_OF_CLASSES = (classes.accuracy, classes.f1, classes.macro_f1, classes.matthews)
+_OF_NUMBERS = (classes.pearson, classes.spearman)
+_V2 = ("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1", "best_exact", "best_exact_thresh", "best_f1")
+METRICS: dict[str, dict[str, Metric]] = {
+    "classification": _plain(*_OF_CLASSES),
+    "choice": _plain(classes.accuracy),
+    "regression": _plain(*_OF_NUMBERS),
+    "siamese": _plain(classes.retrieval) | {"retrieval_back": _back},
+    "tagging": {
+        "span_f1": _part(_span, key="f1"),
+        "span_precision": _part(_span, key="precision"),
+        "span_recall": _part(_span, key="recall"),
+        "span_f1_strict": _part(_span, key="f1", strict=True),
+        "accuracy": _part(_of_both, function=tagging.word_accuracy),
     },
-    "tags": _table(
-        _span,
-        span_f1=dict(key="f1", strict=False),
-        span_precision=dict(key="precision", strict=False),
-        span_recall=dict(key="recall", strict=False),
-        strict_span_f1=dict(key="f1", strict=True),
-    )
-    | {"word_accuracy": _plain(tagging.word_accuracy)},
-    "answers": _table(
-        _best_answer,
-        squad_exact_match=dict(score=answers.exact_match),
-        squad_f1=dict(score=answers.token_f1),
-        mlqa_exact_match=dict(score=answers.exact_match, mlqa=True),
-        mlqa_f1=dict(score=answers.token_f1, mlqa=True),
-    )
-    | _table(
-        _squad_v2,
-        squad_v2_exact_match=dict(key="exact"),
-        squad_v2_f1=dict(key="f1"),
-        squad_v2_answered_f1=dict(key="HasAns_f1"),
-        squad_v2_unanswered_f1=dict(key="NoAns_f1"),
-        squad_v2_best_exact_match=dict(key="best_exact"),
-        squad_v2_best_f1=dict(key="best_f1"),
-    ),
-    "texts": {
-        "exact_match": _plain(texts.exact_match),
-        "token_f1": functools.partial(_best_answer, score=answers.token_f1),
-    }
-    | {name: functools.partial(_sacrebleu, name=name) for name in ("bleu", "chrf", "chrf++")}
-    | {name: functools.partial(_rouge, name=name) for name in ("rouge1", "rouge2", "rougeLsum")},
+    "extraction": {name: _part(_answer, key=name) for name in ("exact", "f1", *_V2, "best_f1_thresh")}
+    | {f"mlqa_{key}": _part(_mlqa, key=key) for key in ("exact", "f1")},
+    "text": _plain(texts.exact_match)
+    | {name: _part(_sacrebleu, name=name) for name in ("bleu", "chrf", "chrf++")}
+    | {name: _part(_rouge, name=name) for name in ("rouge1", "rouge2", "rougeLsum")}
+    | {one.__name__: _part(_named, function=one) for one in (*_OF_CLASSES, classes.invalid)}
+    | {one.__name__: _part(_numeric, function=one) for one in _OF_NUMBERS}
+    | {f"squad_{key}": _part(_answer, key=key) for key in ("exact", "f1")},
 }
-METRICS: dict[str, Metric] = {name: metric for some in KINDS.values() for name, metric in some.items()}
 
 
-def require(names: Iterable[str], *kinds: str) -> None:
-    """Checks metrics before training: that they exist, fit predictions of `kinds` (all), and have their packages.
+def require(kind: str, names: Iterable[str]) -> None:
+    """Checks metrics of a kind of objective before training: their names, and that their packages are installed.
 
     Errors: UserError.
     """
-    choices = [name for kind in kinds or KINDS for name in KINDS[kind]]
+    table = lookup("config.objective.kind", kind, METRICS)
     for name in names:
-        if name not in choices:
-            problem = "does not fit this objective" if name in METRICS else "is unknown"
-            raise UserError(f"objective.metrics={name}: {problem}. Choose from: {', '.join(choices)}.")
-        for module, prefixes in (("sacrebleu", ("bleu", "chrf")), ("rouge_score", ("rouge",))):
-            if name.startswith(prefixes):
-                texts.package(module, name)
+        if name not in table:
+            raise UserError(f"config.objective.metrics={name}: unknown for {kind}. Choose from: {', '.join(table)}.")
+        if module := texts.MODULES.get(name):
+            texts.package(module, name)
 
 
-def measure(names: Iterable[str], found: Predicted) -> dict[str, float]:
+def measure(kind: str, names: Iterable[str], found: Predicted) -> dict[str, float]:
     """The value of each metric, by name."""
-    return {name: float(np.float64(METRICS[name](found))) for name in names}
+    return {name: float(METRICS[kind][name](found)) for name in names}

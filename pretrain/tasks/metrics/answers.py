@@ -61,12 +61,19 @@ def token_f1_or_empty(prediction: str, reference: str, tokens: Tokens = squad_to
     return 1.0 if empty else token_f1(prediction, reference, tokens)
 
 
-def mean_of_best(
-    score: Score, predictions: Sequence[str], references: Sequence[Sequence[str]], tokens: Tokens = squad_tokens
-) -> float:
-    """Mean over questions of the best score of the references (SQuAD v1.1, MLQA)."""
+def squad(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], tokens: Tokens = squad_tokens
+) -> dict[str, float]:
+    """Exact match and F1 of SQuAD v1.1, or with `mlqa_tokens` of MLQA."""
+    return {
+        name: float(_best_of_references(score, predictions, references, tokens).mean())
+        for name, score in (("exact", exact_match), ("f1", token_f1))
+    }
+
+
+def _best_of_references(score: Score, predictions, references, tokens: Tokens = squad_tokens) -> np.ndarray:
     pairs = zip(predictions, references, strict=True)
-    return float(np.mean([max(score(mine, one, tokens) for one in some) for mine, some in pairs]))
+    return np.array([max(score(mine, one, tokens) for one in some) for mine, some in pairs], np.float64)
 
 
 def squad_v2(
@@ -88,8 +95,7 @@ def squad_v2(
     scores = np.zeros(len(references)) if no_answer is None else np.asarray(no_answer, np.float64)
     raw, found = {}, {}
     for name, score in (("exact", exact_match), ("f1", token_f1_or_empty)):
-        pairs = zip(predictions, kept, strict=True)
-        raw[name] = np.array([max(score(mine, one) for one in some) for mine, some in pairs])
+        raw[name] = _best_of_references(score, predictions, kept)
         found[name] = np.where(scores > threshold, ~answerable, raw[name])
     table = {name: float(values.mean()) for name, values in found.items()} | {"total": len(answerable)}
     for kind, chosen in (("HasAns", answerable), ("NoAns", ~answerable)):

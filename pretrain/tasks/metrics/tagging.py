@@ -11,7 +11,7 @@ import numpy as np
 from pretrain.tasks.metrics.classes import ratio
 
 OUTSIDE = "O"
-SCHEMES = ("IOB1", "IOB2", "IOBES")
+SCHEMES = ("BIO", "IOB1", "IOB2", "IOBES")  # BIO is IOB2
 Span = tuple[str, int, int]
 Table = dict[str, dict[str, float]]
 
@@ -42,7 +42,7 @@ def _conlleval(pairs: Sequence[tuple[str, str]]) -> list[Span]:
 
 
 def _strict(pairs: Sequence[tuple[str, str]], scheme: str) -> list[Span]:
-    follows = {"IOB1": ("BI", "I"), "IOB2": ("BI", "I"), "IOBES": ("BI", "IE")}[scheme]
+    continues = "IE" if scheme == "IOBES" else "I"
     found, place = [], 0
     while place < len(pairs):
         prefix, name = pairs[place]
@@ -51,12 +51,7 @@ def _strict(pairs: Sequence[tuple[str, str]], scheme: str) -> list[Span]:
         if not _begins(prefix, name, before, scheme):
             place = end
             continue
-        while (
-            end < len(pairs)
-            and pairs[end - 1][0] in follows[0]
-            and pairs[end][0] in follows[1]
-            and pairs[end][1] == name
-        ):
+        while end < len(pairs) and pairs[end - 1][0] in "BI" and pairs[end][0] in continues and pairs[end][1] == name:
             end += 1
         if _ends(pairs[end - 1], pairs[end] if end < len(pairs) else (OUTSIDE, "_"), scheme):
             found.append((name, place, end))

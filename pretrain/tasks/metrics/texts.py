@@ -10,6 +10,8 @@ import numpy as np
 from pretrain.errors import UserError
 
 PACKAGES = {"sacrebleu": "sacrebleu", "rouge_score": "rouge-score"}  # module: package
+MODULES = dict.fromkeys(("bleu", "chrf", "chrf++"), "sacrebleu")  # that metrics need
+MODULES |= dict.fromkeys(("rouge1", "rouge2", "rougeLsum"), "rouge_score")
 References = Sequence[Sequence[str]]
 
 
@@ -25,7 +27,7 @@ def package(module: str, name: str):
         return rouge_score.rouge_scorer
     except ImportError:
         raise UserError(
-            f"objective.metrics={name}: needs the package {PACKAGES[module]}. Run pip install -e '.[metrics]'."
+            f"config.objective.metrics={name}: needs the package {PACKAGES[module]}. Run pip install -e '.[metrics]'."
         ) from None
 
 

@@ -1,13 +1,15 @@
 """Metrics of tasks against literal tables, without the packages that they are compared with elsewhere."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
 
+from configs import common
 from pretrain.errors import UserError
 from pretrain.tasks import metrics
-from pretrain.tasks.metrics import Predicted, answers, classes, tagging, texts
+from pretrain.tasks.metrics import Predicted, answers, classes, tagging
 
 
 def test_classes_by_hand():
@@ -26,9 +28,10 @@ def test_matthews_of_an_empty_row_or_column(predictions, labels):
 
 
 def test_invalid_answers_count_as_wrong():
-    predicted = classes.to_classes(["positive", " negative\n", "", "positive!", "Positive"], ("negative", "positive"))
-    assert predicted.tolist() == [1, 0, classes.INVALID, classes.INVALID, classes.INVALID]
-    found = metrics.measure(("accuracy", "invalid", "f1", "macro_f1"), Predicted(predicted, [1, 1, 1, 0, 0]))
+    answers, names = ["positive", " negative\n", "", "positive!", "Positive"], ("negative", "positive")
+    labels = [[names[label]] for label in (1, 1, 1, 0, 0)]
+    assert classes.to_classes(answers, names).tolist() == [1, 0, classes.INVALID, classes.INVALID, classes.INVALID]
+    found = metrics.measure("text", ("accuracy", "invalid", "f1", "macro_f1"), Predicted(answers, labels, names=names))
     # INVALID is no class of its own: macro F1 is of two.
     assert found == {"accuracy": 0.2, "invalid": 0.6, "f1": 0.5, "macro_f1": 0.25}
     assert classes.to_numbers(["3.8", "x", "nan", "-inf", " 2 "]).tolist() == [3.8, -1.0, -1.0, -1.0, 2.0]
@@ -45,7 +48,7 @@ def test_choices_and_retrieval():
     assert classes.choose([[-3.0, -2.0], [-1.0, -1.0], [0.0, 1.0, 2.0]]).tolist() == [1, 0, 2]
     assert classes.choose([[-3.0, -2.0]], [[10, 2]]).tolist() == [0]
     source, target = np.array([[3.0, 0.0], [0.1, 1.0], [1.0, 0.9]]), np.array([[9.0, 1.0], [0.0, 2.0], [0.0, 1.0]])
-    found = metrics.measure(("retrieval", "retrieval_back"), Predicted(source, target))
+    found = metrics.measure("siamese", ("retrieval", "retrieval_back"), Predicted(source, target))
     # Row 2 is nearest to target 0; targets 1 and 2 are both nearest to row 1.
     assert found == pytest.approx({"retrieval": 2 / 3, "retrieval_back": 2 / 3})
 
@@ -73,7 +76,7 @@ SPANS = [  # tags, conlleval's spans, spans of strict IOB1, IOB2 and IOBES
 
 @pytest.mark.parametrize(("tags", "expected"), [(tags, expected) for tags, *expected in SPANS])
 def test_spans_by_hand(tags, expected):
-    for scheme, some in zip(("", *tagging.SCHEMES), expected, strict=True):
+    for scheme, some in zip(("", "IOB1", "IOB2", "IOBES"), expected, strict=True):
         if some is not None:
             found = [f"{name}{start}{end}" for name, start, end in tagging.spans(tags.split(), scheme)]
             assert " ".join(found) == some, scheme
@@ -93,9 +96,9 @@ def test_span_table_and_cut_off_words():
 def test_tags_by_number():
     names = ("O", "B-PER", "I-PER")
     found = Predicted([[1, 2, -1], [2]], [[1, 2, 0], [1]], names=names)
-    values = metrics.measure(("span_f1", "strict_span_f1", "span_precision", "word_accuracy"), found)
+    values = metrics.measure("tagging", ("span_f1", "span_f1_strict", "span_precision", "accuracy"), found)
     # A stray I- begins a span for conlleval alone.
-    assert values == {"span_f1": 1.0, "strict_span_f1": 2 / 3, "span_precision": 1.0, "word_accuracy": 0.5}
+    assert values == {"span_f1": 1.0, "span_f1_strict": 2 / 3, "span_precision": 1.0, "accuracy": 0.5}
 
 
 ANSWERS = [  # prediction, references, exact match, F1
@@ -111,8 +114,8 @@ ANSWERS = [  # prediction, references, exact match, F1
 
 @pytest.mark.parametrize(("prediction", "references", "exact", "f1"), ANSWERS)
 def test_squad_by_hand(prediction, references, exact, f1):
-    found = metrics.measure(("squad_exact_match", "squad_f1"), Predicted([prediction], [references]))
-    assert found == pytest.approx({"squad_exact_match": exact, "squad_f1": f1})
+    found = metrics.measure("extraction", ("exact", "f1"), Predicted([prediction], [references]))
+    assert found == pytest.approx({"exact": exact, "f1": f1})
 
 
 def test_squad_v2_by_hand():
@@ -146,26 +149,34 @@ def test_squad_v2_by_hand():
 def test_mlqa_normalisation_by_hand(language, text, words):
     assert " ".join(answers.mlqa_tokens(text, language)) == words
     found = Predicted([text], [[words]], language=language)
-    assert metrics.measure(("mlqa_exact_match", "mlqa_f1"), found) == {"mlqa_exact_match": 1.0, "mlqa_f1": 1.0}
+    assert metrics.measure("extraction", ("mlqa_exact", "mlqa_f1"), found) == {"mlqa_exact": 1.0, "mlqa_f1": 1.0}
 
 
 def test_text_exact_match_and_f1():
     found = Predicted(["A cat", "dog "], [["a cat"], ["bird", "dog"]])
-    assert metrics.measure(("exact_match", "token_f1"), found) == {"exact_match": 0.5, "token_f1": 1.0}
+    assert metrics.measure("text", ("exact_match", "squad_f1"), found) == {"exact_match": 0.5, "squad_f1": 1.0}
+    numbers = Predicted(["1.0", "2.0", "?", "4.4"], [["1.2"], ["2.0"], ["0.0"], ["5.0"]])
+    assert metrics.measure("text", ("spearman",), numbers)["spearman"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
-    ("names", "kinds"), [(("acuracy",), ()), (("accuracy", "bleu"), ("classes",)), (("f1", "span_f1"), ("texts",))]
+    ("kind", "name"), [("classification", "acuracy"), ("classification", "bleu"), ("tagging", "f1"), ("choice", "f1")]
 )
-def test_require_names_the_metric(names, kinds):
-    with pytest.raises(UserError, match=r"objective\.metrics=(acuracy|bleu|f1): .*Choose from"):
-        metrics.require(names, *kinds)
+def test_require_names_the_metric(kind, name):
+    with pytest.raises(UserError, match=rf"metrics={name}: .*Choose from: .*accuracy"):
+        metrics.require(kind, ("accuracy", name))
 
 
 def test_require_names_the_missing_package(monkeypatch):
-    metrics.require(("accuracy", "f1", "pearson"), "classes", "numbers")
+    metrics.require("regression", ("pearson", "spearman"))
     for module, name in (("sacrebleu", "chrf"), ("rouge_score", "rougeLsum")):
-        monkeypatch.setitem(__import__("sys").modules, module, None)
-        with pytest.raises(UserError, match=rf"objective\.metrics={name}: .*\[metrics\]"):
-            metrics.require((name,), "texts")
-    assert set(texts.PACKAGES) == {"sacrebleu", "rouge_score"}
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(UserError, match=rf"metrics={name}: .*\[metrics\]"):
+            metrics.require("text", ("exact_match", name))
+
+
+def test_metrics_serve_the_objectives_of_configs():
+    for objective in (common.classification(), common.regression(), common.choice(), common.tagging()):
+        metrics.require(objective["kind"], objective["metrics"])
+    metrics.require("extraction", common.extraction()["metrics"])
+    assert common.tagging()["scheme"] in tagging.SCHEMES
