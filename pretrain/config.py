@@ -181,7 +181,8 @@ def _take_model(config: ConfigDict, given: Mapping[str, str], source: str, workd
     if not start_from:
         raise UserError(f"{source}: config.model has no kind. Set config.train.start_from to a run, to take its model.")
     run, _ = run_and_step(start_from)
-    if workdir and not Workdir(run).config.is_file() and Workdir(workdir).config.is_file():
+    workdir = workdir or default_workdir(given.get("name", config.name))
+    if not Workdir(run).config.is_file() and Workdir(workdir).config.is_file():
         run = workdir if saved(workdir).train.start_from == start_from else run
     there = saved(run, "config.train.start_from")
     with config.unlocked():
@@ -255,6 +256,11 @@ def saved(workdir: str, flag: str = "--workdir") -> ConfigDict:
     if not path.is_file():
         raise UserError(f"{flag}={workdir}: has no {CONFIG}. Give a run's folder.")
     return with_overrides(_with_new_keys(ConfigDict(as_tuples(read_object(path)))), (), source=str(path))
+
+
+def default_workdir(name: str) -> str:
+    """The work folder of a run whose command names none."""
+    return f"runs/{name}"
 
 
 def run_and_step(name: str) -> tuple[str, str]:

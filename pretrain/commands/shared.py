@@ -18,7 +18,7 @@ def resolve(arguments: Train | Prepare):
     if not arguments.config:
         print_on_host0(f"no --config: using {DEFAULT_CONFIG}")
     config = configs.load(arguments.config or DEFAULT_CONFIG, arguments.overrides, print_on_host0, workdir)
-    workdir = workdir or f"runs/{config.name}"
+    workdir = workdir or configs.default_workdir(config.name)
     configs.check_folder(workdir)
     return config, workdir
 

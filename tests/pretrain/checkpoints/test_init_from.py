@@ -92,7 +92,7 @@ def recipe(tmp_path):
     return str(tmp_path / "recipe.py")
 
 
-def test_model_section_of_another_run(copy, text, recipe, tmp_path, signals, capsys):
+def test_model_section_of_another_run(copy, text, recipe, tmp_path, signals, capsys, monkeypatch):
     """Model and tokenizer of the other run, with the recipe's keys and the command's; complete without it."""
     other, new = copy(24), str(tmp_path / "new")
     keys = {"data.train": f"text:{text}/*.py", "train.batch_size": 8, "schedule.warmup": 0, "log.tensorboard": "false"}
@@ -108,6 +108,10 @@ def test_model_section_of_another_run(copy, text, recipe, tmp_path, signals, cap
     assert here.model.to_dict() == there.model.to_dict() | {"dropout_embedding": 0.25, "dropout_residual": 0.5}
     assert here.tokenizer == there.tokenizer and here.data.layout == "packed"
     shutil.rmtree(other)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "on top").symlink_to(new)  # the folder of a command without --workdir
+    assert configs.load(recipe, [("train.start_from", f"{other}@12")]).model.dropout_embedding == 0.25
     assert run(f"{recipe}:wet", 2) == 0 and f"config.tokenizer from {new}" in capsys.readouterr().err
     assert main(["describe", f"--workdir={new}"]) == 0
 
