@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from input_pipeline.errors import DataError
 from input_pipeline.io import FileInfo, glob_store, info, is_remote
-from input_pipeline.sources import images, records, tables, text
+from input_pipeline.sources import annotated, images, records, tables, text
 from input_pipeline.sources.base import BadRecord, Document, File, Source, Span, absolute, hash_to_unit
 
 READERS = {  # by the options document and line_ends
@@ -74,6 +74,12 @@ class Files(Source):
         )
         cuts = functools.partial(tables.csv_stretches, quotes=quotes)
         return cls(absolute(path), read, cuts, spec=spec, fields=choice.fields, records=True)
+
+    @classmethod
+    def annotated(cls, spec: str, path: str, options: dict, kind: str) -> "Files":
+        choice = records.Choice.parse(spec, options)
+        read = annotated.reader(kind, spec, options, choice.reader({}))
+        return cls(absolute(path), read, None, spec=spec, fields=choice.fields, records=True)
 
     @classmethod
     def images(cls, spec: str, path: str, options: dict, image: images.Shape) -> "Files":

@@ -1,5 +1,6 @@
 """Sources from the config's text: `stdlib`, `text:GLOB`, `jsonl:GLOB?field=text`, `parallel:FILE?fields=en,de`,
-`parquet:GLOB`, `arrow:GLOB`, `csv:GLOB`, `tsv:GLOB`, `tfds:NAME?split=train`, `images:GLOB`, joined by ` + `.
+`parquet:GLOB`, `arrow:GLOB`, `csv:GLOB`, `tsv:GLOB`, `conll:GLOB`, `conllu:GLOB`, `squad:GLOB`,
+`tfds:NAME?split=train`, `images:GLOB`, joined by ` + `.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ from input_pipeline.sources.tfds import TensorFlowDataset
 
 FIELDS = ("field", "fields", "code", "language")
 TABLE, CSV = (*FIELDS, "labels"), (*FIELDS, "quotes", "columns")
+CONLL = (*FIELDS, "columns", "prefix")
 KINDS = {  # constructor, options, and an example
     "stdlib": (StandardLibrary.make, (), "stdlib alone"),
     "text": (Files.text, ("document", "bytes", "line_ends", "code", "language"), "text:/books/*.txt"),
@@ -26,6 +28,9 @@ KINDS = {  # constructor, options, and an example
     "arrow": (Files.arrow, TABLE, "arrow:GLOB?field=text, or arrow:FOLDER of datasets.save_to_disk"),
     "csv": (functools.partial(Files.csv, delimiter=","), CSV, "csv:GLOB?field=text"),
     "tsv": (functools.partial(Files.csv, delimiter="\t"), CSV, "tsv:GLOB?field=text"),
+    "conll": (functools.partial(Files.annotated, kind="conll"), CONLL, "conll:GLOB?columns=words,pos,chunk,tags"),
+    "conllu": (functools.partial(Files.annotated, kind="conllu"), FIELDS, "conllu:GLOB"),
+    "squad": (functools.partial(Files.annotated, kind="squad"), FIELDS, "squad:GLOB"),
     "parallel": (Parallel.make, ("fields",), "parallel:train.{}.gz?fields=en,de"),
     "images": (Files.images, (), "images:/photos/**/*.png"),
     "tfds": (

@@ -109,6 +109,7 @@ CONFIGS = [
     ({"data__train": ""}, "data.train"),
     ({"data__train": "parquet:TEXT/*.py"}, "no Parquet file"),
     ({"data__train": "csv:TEXT/*.py?field=body"}, "field=body"),
+    ({"data__train": "squad:TEXT/*.py?field=context"}, "jsonl:"),
     ({"data__train": "wikitext"}, "--config.data.train='arrow:data/wikitext?field=text'"),
     ({"data__on_bad_record": "ignore"}, "data.on_bad_record"),
     ({"tokenizer__kind": "words"}, "tokenizer"),
