@@ -111,9 +111,9 @@ def build_run(
 
     `begins`: the run is at step 0, where table sizes can still change. Errors: UserError, ModelError, DataError.
     """
-    check_config(config)
     if "metrics" in config.objective:
         require_metrics(config.objective.kind, config.objective.metrics)
+    check_config(config)
     spec = TrainSpec.build(config, report=report)
     check_model(spec.model, config)
     check_mesh(spec, config, training)

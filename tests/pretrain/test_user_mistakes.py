@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 from pretrain.cli import main
 
 TINY = "--config=configs/quickstart.py:tiny"
+SST2 = ["train", "--config=configs/tasks.py:sst2", "--workdir=NEW", "--config.train.start_from=RUN"]
 OF_T5 = "--config=configs/t5.py:mini_stdlib"
 
 
@@ -34,6 +35,8 @@ COMMAND_LINES = [
     (["train", TINY, "--workdir=runs/a[b]"], "--workdir"),
     (["train", TINY, "--workdir=RUN", "--allow=model.width"], "--allow=model.width"),
     (["train", TINY, "--workdir=RUN", "--allow=schedule.peek"], "schedule.peak"),
+    ([*SST2, "--config.objective.metrics=('acuracy',)"], "metrics=acuracy"),
+    ([*SST2, "--config.objective.metrics=('span_f1',)"], "metrics=span_f1"),
     (["evaluate"], "--workdir"),
     (["evaluate", "--workdir=RUN", "--format=xml"], "--format"),
     (["evaluate", "--workdir=RUN", "--gzip=yes"], "--gzip"),

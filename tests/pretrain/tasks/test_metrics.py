@@ -2,6 +2,7 @@
 
 import math
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -180,3 +181,11 @@ def test_metrics_serve_the_objectives_of_configs():
         metrics.require(objective["kind"], objective["metrics"])
     metrics.require("extraction", common.extraction()["metrics"])
     assert common.tagging()["scheme"] in tagging.SCHEMES
+
+
+def test_docs_name_every_metric():
+    page = (Path(__file__).resolve().parents[3] / "docs" / "running.md").read_text()
+    rows = {line.split("|")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    for kind, table in metrics.METRICS.items():
+        (row,) = (line for kinds, line in rows.items() if f"`{kind}`" in kinds)
+        assert not [name for name in table if f"`{name}`" not in row], kind
