@@ -314,7 +314,7 @@ def base() -> dict:
             decay="matrices",  # parameters that decay: matrices (all except biases and norm gains) or all
             bias_correction=True,  # adamw and lamb; False in the releases of BERT, ALBERT, ELECTRA and XLNet
             clip=non_negative(1.0),  # maximum global gradient norm; 0 means no clipping
-            frozen=(),  # patterns of parameters that are not trained: ("*", "!head") trains the head alone
+            frozen=(),  # patterns of parameters that are not trained: ("*", "!task_head") trains a task's head alone
             unfreeze=steps_or_epoch(0),  # updates until one more layer is trained, from the top; -1: an epoch; 0: all
             layer_decay=probability(1.0),  # rate x layer_decay^(layers above): heads x 1, embeddings lowest
             head_rate=positive(1.0),  # factor on the rate of heads

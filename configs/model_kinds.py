@@ -58,6 +58,10 @@ def decoder() -> dict:
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it
         remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
+        lora=non_negative(0),  # rank of low-rank changes of the layers' matrices, the rest frozen (LoRA); 0: none
+        lora_alpha=positive(16.0),  # LoRA: changes are multiplied by lora_alpha / lora
+        lora_targets=("query", "value"),  # LoRA: matrices that change: query, key, value, output, in, gate, out
+        adapter=non_negative(0),  # width of an adapter after each branch, the rest but norms frozen; 0: none
     )
 
 
@@ -96,6 +100,10 @@ def recurrent() -> dict:
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it
         remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
+        lora=non_negative(0),  # rank of low-rank changes of the layers' matrices, the rest frozen (LoRA); 0: none
+        lora_alpha=positive(16.0),  # LoRA: changes are multiplied by lora_alpha / lora
+        lora_targets=("query", "value"),  # LoRA: matrices that change: query, key, value, output, in, gate, out
+        adapter=non_negative(0),  # width of an adapter after each branch, the rest but norms frozen; 0: none
     )
 
 
@@ -125,6 +133,10 @@ def two_stream() -> dict:
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it
         remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
+        lora=non_negative(0),  # rank of low-rank changes of the layers' matrices, the rest frozen (LoRA); 0: none
+        lora_alpha=positive(16.0),  # LoRA: changes are multiplied by lora_alpha / lora
+        lora_targets=("query", "value"),  # LoRA: matrices that change: query, key, value, output, in, gate, out
+        adapter=non_negative(0),  # width of an adapter after each branch, the rest but norms frozen; 0: none
     )
 
 
@@ -161,6 +173,10 @@ def encoder() -> dict:
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it
         remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
+        lora=non_negative(0),  # rank of low-rank changes of the layers' matrices, the rest frozen (LoRA); 0: none
+        lora_alpha=positive(16.0),  # LoRA: changes are multiplied by lora_alpha / lora
+        lora_targets=("query", "value"),  # LoRA: matrices that change: query, key, value, output, in, gate, out
+        adapter=non_negative(0),  # width of an adapter after each branch, the rest but norms frozen; 0: none
     )
 
 
@@ -195,6 +211,10 @@ def replaced_tokens() -> dict:
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it
         remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
+        lora=non_negative(0),  # rank of low-rank changes of the layers' matrices, the rest frozen (LoRA); 0: none
+        lora_alpha=positive(16.0),  # LoRA: changes are multiplied by lora_alpha / lora
+        lora_targets=("query", "value"),  # LoRA: matrices that change: query, key, value, output, in, gate, out
+        adapter=non_negative(0),  # width of an adapter after each branch, the rest but norms frozen; 0: none
     )
 
 
@@ -241,6 +261,10 @@ def encoder_decoder() -> dict:
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it
         remat="none",  # recompute in the backward pass: none, full, dots, dots_no_batch
+        lora=non_negative(0),  # rank of low-rank changes of the layers' matrices, the rest frozen (LoRA); 0: none
+        lora_alpha=positive(16.0),  # LoRA: changes are multiplied by lora_alpha / lora
+        lora_targets=("query", "value"),  # LoRA: matrices that change: query, key, value, output, in, gate, out
+        adapter=non_negative(0),  # width of an adapter after each branch, the rest but norms frozen; 0: none
     )
 
 

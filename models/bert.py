@@ -179,7 +179,7 @@ class EncoderBase(Model):
         # BERT drops nothing inside the feed-forward block.
         feed_forward = self._feed_forward(dropout=0.0, out_std=self._std(self.ff), **shared)
         branches = {"attention": attention, "feed_forward": feed_forward}
-        return Block(branches, self._norm(), "post", self.dropout, parent=None)
+        return Block(branches, self._norm(), "post", self.dropout, self._adapter, parent=None)
 
 
 class Encoder(EncoderBase):

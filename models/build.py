@@ -19,8 +19,9 @@ from models.layers.init import INIT_SCHEMES, INITIALIZERS
 from models.layers.norm import NORMS
 from models.t5 import POSITIONS as SEQUENCE_POSITIONS
 from models.t5 import EncoderDecoder
+from models.transformer.adapters import TARGETS
 from models.transformer.block import PLACEMENTS
-from models.transformer.mlp import ACTIVATIONS, FEED_FORWARD
+from models.transformer.mlp import ACTIVATIONS, FEED_FORWARD, GATED
 from models.transformer.task_head import STEPS, Task
 from models.transformer_xl import POSITIONS as RECURRENT_POSITIONS
 from models.transformer_xl import TransformerXL
@@ -83,6 +84,9 @@ def _mistakes(f: SimpleNamespace) -> Iterator[tuple[str, str]]:
         if (getattr(f, name) or f.width // f.heads) % 2:
             yield name, "positions pair features. Make it even."
     yield from _pattern_mistakes(f)
+    targets = [name for name in TARGETS if name != "gate" or f.activation.startswith(GATED)]
+    if f.lora and not (f.lora_targets and {*f.lora_targets} <= {*targets}):
+        yield "lora_targets", f"not among the matrices of a layer. Use some of: {', '.join(targets)}."
     match f.kind:
         case "decoder":
             if f.kv_heads and f.heads % f.kv_heads:

@@ -221,4 +221,5 @@ class Decoder(Model):
         stds = {"std": std, "out_std": self._std(self.ff, residual=True)}
         feed_forward = self._feed_forward(bias=self.ff_bias, dropout=self.dropout_ff, initializer=normal, **stds)
         branches = {"attention": attention, "feed_forward": feed_forward}
-        return Block(branches, self._norm(self.norm_epsilon), self.placement, self.dropout_residual, parent=None)
+        norm, residual = self._norm(self.norm_epsilon), self.dropout_residual
+        return Block(branches, norm, self.placement, residual, self._adapter, parent=None)

@@ -262,7 +262,7 @@ class EncoderDecoder(Model):
         stds = {"std": self._std(self.width, self.ff), "out_std": self._std(self.ff, self.width)}
         options = {"initializer": self._scheme.initializer, "dropout": self.dropout_ff, **stds}
         branches = {**attention, "feed_forward": self._feed_forward(bias=self.ff_bias, **options)}
-        return Block(branches, self._norm, self.placement, self.dropout, parent=None)
+        return Block(branches, self._norm, self.placement, self.dropout, self._adapter, parent=None)
 
     def _self_attention(self, pattern: str, backend: str):
         return functools.partial(SelfAttention, pattern=parse_pattern(pattern), **self._attention(backend))

@@ -37,7 +37,9 @@ class TransformerXL(RecurrentModel):
 
     inputs: ClassVar[tuple[str, ...]] = ("tokens", "segments", "reset")
     causal: ClassVar[bool] = True
-    head_params: ClassVar[tuple[str, ...]] = ("vocabulary/out_*", "vocabulary/word_bias", "vocabulary/cluster*")
+    head_params: ClassVar[tuple[str, ...]] = (
+        *("task_head", "vocabulary/out_*", "vocabulary/word_bias", "vocabulary/cluster*"),
+    )
 
     cutoffs: tuple[int, ...]
     embed: int

@@ -31,6 +31,7 @@ PARTIAL = ("evaluate.model", "distill.model")
 # Keys that older work folders lack; their defaults do not change a run.
 YOUNGER = ("data.on_bad_record", "data.bad_records", "data.replace_surrogates", "log.seconds", "log.wandb")
 YOUNGER += ("schedule.cooldown", "schedule.cooldown_shape", "schedule.cut_frac", "schedule.ratio", "train.batch_ramp")
+YOUNGER += ("model.lora", "model.lora_alpha", "model.lora_targets", "model.adapter")
 YOUNGER += ("optimizer.frozen", "optimizer.unfreeze", "optimizer.layer_decay", "optimizer.head_rate")
 YOUNGER += ("tokenizer.single", "tokenizer.pair", "data.buckets")
 YOUNGER += ("model.norm_offset", "model.rope_theta", "model.rope_scaling", "model.output_bias", "model.qk_norm")

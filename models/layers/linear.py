@@ -1,5 +1,6 @@
 """Linear maps over named axes, with gradients in the weight's own dtype and sharding."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -9,7 +10,7 @@ from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
 from models.layers.backward import DOT_NAME, constrain_gradient, parameter_sharding
-from models.layers.init import constant, normal
+from models.layers.init import box, constant, normal, uniform
 
 TRANSPOSED = "transposed"  # name of a kernel with its axes reversed, as decoding on a CPU stores it
 
@@ -18,7 +19,7 @@ class Linear(nn.Module):
     """x [..., *inputs] -> [..., *outputs]: a matrix product over named axes, and a bias.
 
     `inputs` and `outputs` map axis name to size, in order; the kernel is [*inputs, *outputs], drawn by
-    `initializer(std, ...)`.
+    `initializer(std, ...)`. rank: above 0, the kernel has a low-rank change scale * A B, which starts at 0 (LoRA).
     """
 
     inputs: Mapping[str, int]
@@ -28,6 +29,8 @@ class Linear(nn.Module):
     dtype: str
     param_dtype: str
     initializer: Callable = normal
+    rank: int = 0
+    scale: float = 1.0
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -39,10 +42,21 @@ class Linear(nn.Module):
             init = self.initializer(self.std, *names, inputs=len(self.inputs))
             kernel = constrain_gradient(self.param("kernel", init, shape, self.param_dtype), names)
             y = checkpoint_name(product(x, kernel, len(self.inputs), names=names), DOT_NAME)
+        if self.rank:
+            y = y + self._low_rank(x)
         if not self.bias:
             return y
         bias = self.param("bias", constant(0.0, *self.outputs), tuple(self.outputs.values()), self.param_dtype)
         return y + jnp.broadcast_to(bias.astype(self.dtype), y.shape)
+
+    def _low_rank(self, x):
+        """scale * x A B: A [*inputs, rank] as PyTorch draws matrices, B [rank, *outputs] of zeros."""
+        sizes = tuple(self.inputs.values())
+        init = uniform(1 / math.sqrt(3 * math.prod(sizes)), *self.inputs, None, inputs=len(sizes))
+        down = self.param("lora_a", init, (*sizes, self.rank), self.param_dtype)
+        init = box(nn.initializers.zeros, (None, *self.outputs), 1)
+        up = self.param("lora_b", init, (self.rank, *self.outputs.values()), self.param_dtype)
+        return self.scale * product(product(x, down, len(sizes)), up, 1)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))

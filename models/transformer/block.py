@@ -81,12 +81,14 @@ class Block(nn.Module):
     replace:  norm(x) + f(norm(x))      the normalized value becomes the residual stream
 
     `branches` maps a branch's name, under which its parameters are, to its constructor; its norm is NAME_norm.
+    adapter: makes the module NAME_adapter that f's output passes after dropout; None: none.
     """
 
     branches: Mapping[str, Callable[..., nn.Module]]
     norm: Callable[..., nn.Module]
     placement: str
     dropout: float
+    adapter: Callable[..., nn.Module] | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array, context: Context, carried: Mapping[str, Any]):
@@ -103,7 +105,10 @@ class Block(nn.Module):
             if name in carried:
                 carried[name] = updated
             key = self.make_rng("dropout") if context.train and self.dropout else None
-            x = residual + dropout(x, self.dropout, key, context.row)
+            x = dropout(x, self.dropout, key, context.row)
+            if self.adapter:
+                x = self.adapter(name=f"{name}_adapter")(x)
+            x = residual + x
             if self.placement == "post":
                 x = norm(x)
         return nn.with_logical_constraint(x, ("batch", "length", None)), carried

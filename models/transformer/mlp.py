@@ -9,6 +9,7 @@ from flax import linen as nn
 from models.layers.backward import remat_elementwise
 from models.layers.dropout import dropout
 from models.layers.linear import Linear
+from models.transformer.adapters import LoRA
 from models.transformer.block import Context
 
 # GELU has three forms in published models (Hendrycks and Gimpel 2016); they differ by up to 2e-2, and a checkpoint
@@ -37,21 +38,29 @@ class FeedForward(nn.Module):
     dropout: float
     dtype: str
     param_dtype: str
+    lora: LoRA = LoRA()
 
     @nn.compact
     def __call__(self, x: jax.Array, context: Context, carried: None) -> tuple[jax.Array, None]:
         """x [B, T, D] -> [B, T, D]; it carries nothing."""
         shared = {"bias": self.bias, "initializer": self.initializer}
         shared |= {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        widen = functools.partial(Linear, {"embed": self.width}, {"ff": self.ff}, std=self.std, **shared)
+
+        def widen(name):
+            options = shared | self.lora.of(name)
+            return Linear({"embed": self.width}, {"ff": self.ff}, std=self.std, name=name, **options)
+
         activation = remat_elementwise(ACTIVATIONS[self.activation.removeprefix(GATED)])
-        hidden = widen(name="in")(x)
+        hidden = widen("in")(x)
         if self.activation.startswith(GATED):
-            hidden = activation(widen(name="gate")(x)) * hidden
+            hidden = activation(widen("gate")(x)) * hidden
         else:
             hidden = activation(hidden)
         # Split over the mesh as the kernels' columns are: no exchange until the second product.
         hidden = nn.with_logical_constraint(hidden, ("batch", "length", "ff"))
         key = self.make_rng("dropout") if context.train and self.dropout else None
         hidden = dropout(hidden, self.dropout, key, context.row)
-        return Linear({"ff": self.ff}, {"embed": self.width}, std=self.out_std, name="out", **shared)(hidden), carried
+        narrow = Linear(
+            {"ff": self.ff}, {"embed": self.width}, std=self.out_std, name="out", **shared, **self.lora.of("out")
+        )
+        return narrow(hidden), carried

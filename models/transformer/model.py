@@ -16,6 +16,7 @@ from models.layers.dropout import dropout
 from models.layers.init import constant, normal
 from models.layers.logits import vocab_logits
 from models.layers.norm import Norm
+from models.transformer.adapters import Adapter, LoRA
 from models.transformer.block import Block, Context
 from models.transformer.cache import Memory
 from models.transformer.layer_stack import Stack, stack_param
@@ -58,6 +59,10 @@ class Model(nn.Module):
     param_dtype: str
     scan: bool
     remat: str
+    lora: int
+    lora_alpha: float
+    lora_targets: tuple[str, ...]
+    adapter: int
     summary: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
     task: Task | None = dataclasses.field(default=None, kw_only=True)
 
@@ -165,7 +170,23 @@ class Model(nn.Module):
     @property
     def _shared(self) -> dict:
         """Fields that all branches of a block have."""
-        return {"width": self.width, "dtype": self.dtype, "param_dtype": self.param_dtype}
+        fields = {"width": self.width, "dtype": self.dtype, "param_dtype": self.param_dtype}
+        return fields | {"lora": LoRA(self.lora, self.lora_alpha, self.lora_targets)}
+
+    @property
+    def _adapter(self) -> Callable[..., Adapter] | None:
+        """Makes the adapters of the blocks, if there are any."""
+        return (
+            functools.partial(Adapter, self.adapter, self.width, self.dtype, self.param_dtype) if self.adapter else None
+        )
+
+    @property
+    def frozen_params(self) -> tuple[str, ...]:
+        """Patterns of parameters that an adapted model does not train by default: all of the base's."""
+        if not (self.lora or self.adapter):
+            return ()
+        # Adapters learn next to the norms (Houlsby et al. 2019, section 2.1).
+        return ("*", "!*/lora_?", "!task_head", *["!*_adapter/*", "!*norm"] * bool(self.adapter))
 
     def _feed_forward(self, **options) -> Callable[..., FeedForward]:
         return functools.partial(FeedForward, ff=self.ff, activation=self.activation, **self._shared, **options)
@@ -225,4 +246,4 @@ class RecurrentModel(Model):
         stds = {"std": self.init_std, "out_std": self.init_std}
         feed_forward = self._feed_forward(bias=True, initializer=normal, dropout=self.dropout, **stds)
         branches = {"attention": self._attention(backend), "feed_forward": feed_forward}
-        return Block(branches, self._norm(), "post", self.dropout, parent=None)
+        return Block(branches, self._norm(), "post", self.dropout, self._adapter, parent=None)

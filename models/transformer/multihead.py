@@ -16,6 +16,7 @@ from models.attention.patterns import Dense, Pattern
 from models.layers.embedding import MAX_WAVELENGTH, rotate
 from models.layers.init import uniform
 from models.layers.linear import Linear
+from models.transformer.adapters import LoRA
 from models.transformer.block import Context
 from models.transformer.cache import Cache, Memory, SourceCache
 
@@ -25,6 +26,7 @@ class MultiHeadAttention(nn.Module):
 
     std, query_std, out_std: standard deviations of the key's and value's, the query's and the output's kernels.
     scale: factor of the scores, None means 1/sqrt(size of a query).
+    lora: low-rank changes of the projections.
     """
 
     width: int
@@ -40,10 +42,11 @@ class MultiHeadAttention(nn.Module):
     dtype: str
     param_dtype: str
     scale: float | None = None
+    lora: LoRA = LoRA()
 
-    def linear(self, inputs, outputs, std, **options) -> Linear:
-        """A projection, by axis names and sizes."""
-        options = {"bias": self.bias, "std": std, "initializer": self.initializer} | options
+    def linear(self, target, inputs, outputs, std, **options) -> Linear:
+        """The projection that LoRA knows as `target`, by axis names and sizes."""
+        options = {"bias": self.bias, "std": std, "initializer": self.initializer} | self.lora.of(target) | options
         return Linear(inputs, outputs, dtype=self.dtype, param_dtype=self.param_dtype, **options)
 
     def attend(self, query, key, value, mask: Mask, context: Context, bias=None) -> jax.Array:
@@ -101,7 +104,7 @@ class SelfAttention(MultiHeadAttention):
                 outputs = self.heads * query_size + groups * (query_size + self.head_size)
                 std, initializer = math.sqrt(2 / (self.width + outputs)), uniform
             options = {"initializer": initializer, "name": name}
-            y = self.linear({"embed": self.width}, {axis: heads, "head_size": size}, std, **options)(x)
+            y = self.linear(name, {"embed": self.width}, {axis: heads, "head_size": size}, std, **options)(x)
             return split_heads(y, axis)
 
         seen = x
@@ -122,7 +125,9 @@ class SelfAttention(MultiHeadAttention):
             carried, key, value = carried.extend(context.layer, key, value)
         y = self.attend(query, key, value, context.mask.replace(pattern=self.pattern), context, context.bias)
         bias = self.bias and self.output_bias
-        return self.linear(self.inner, {"embed": self.width}, self.out_std, bias=bias, name="output")(y), carried
+        return self.linear("output", self.inner, {"embed": self.width}, self.out_std, bias=bias, name="output")(
+            y
+        ), carried
 
 
 class CrossAttention(MultiHeadAttention):
@@ -130,9 +135,9 @@ class CrossAttention(MultiHeadAttention):
 
     def setup(self):
         embed = {"embed": self.width}
-        self.query = self.linear(embed, self.inner, self.query_std)
-        self.key, self.value = (self.linear(embed, self.inner, self.std) for _ in range(2))
-        self.output = self.linear(self.inner, embed, self.out_std)
+        self.query = self.linear("query", embed, self.inner, self.query_std)
+        self.key, self.value = (self.linear(name, embed, self.inner, self.std) for name in ("key", "value"))
+        self.output = self.linear("output", self.inner, embed, self.out_std)
 
     def __call__(self, x: jax.Array, context: Context, carried: SourceCache | None):
         """x [B, T, D] -> [B, T, D]; the cache is returned unchanged."""

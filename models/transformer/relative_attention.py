@@ -12,6 +12,7 @@ from models.attention.masks import Mask
 from models.attention.relative import attend_relative
 from models.layers.init import normal
 from models.layers.linear import Linear
+from models.transformer.adapters import LoRA
 from models.transformer.block import Context, SegmentIds
 from models.transformer.cache import Cache, Memory
 
@@ -37,6 +38,7 @@ class RelativeSelfAttention(nn.Module):
     segment_attention: bool = False
     bias_matrices: bool = False
     reuse: int = 0
+    lora: LoRA = LoRA()
 
     @nn.compact
     def __call__(self, x: jax.Array, context: Context, carried: Memory | Cache | None):
@@ -45,7 +47,7 @@ class RelativeSelfAttention(nn.Module):
         split = {"heads": self.heads, "head_size": self.head_size}
 
         def project(name, x):
-            return Linear({"embed": self.width}, split, name=name, **shared)(x)
+            return Linear({"embed": self.width}, split, name=name, **shared, **self.lora.of(name))(x)
 
         T = x.shape[1] - (context.query_stream.length if context.query_stream else 0)
         seen = x[:, :T]
@@ -80,7 +82,7 @@ class RelativeSelfAttention(nn.Module):
             g = attend(query[:, T:], context.query_stream.mask, context.query_stream.segment_ids)
             y = jnp.concatenate([y, g], axis=1)
         y = nn.with_logical_constraint(y, ("batch", "length", "heads", "head_size"))
-        return Linear(split, {"embed": self.width}, name="output", **shared)(y), carried
+        return Linear(split, {"embed": self.width}, name="output", **shared, **self.lora.of("output"))(y), carried
 
     def _segment_bias(self, query, ids: SegmentIds, bias, vectors) -> ByMatch:
         """(q + s) . e, with one vector e for keys of the query's segment and one for others."""

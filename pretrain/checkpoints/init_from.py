@@ -26,6 +26,7 @@ RANGE = ("attention", "context", "memory", "reuse", "same_length")
 # and sizes, which the shapes of parameters show.
 SIZES = ("vocab_size", "cutoffs", "embed", "divisor", "types", "languages", "position_axes", "buckets")
 SIZES += ("layers", "decoder_layers", "groups", "generator_size")
+SIZES += ("lora", "lora_alpha", "lora_targets", "adapter")
 SIZES += ("width", "heads", "kv_heads", "head_size", "query_size", "ff", "pair_head")
 # Sizes that shapes do not show if layers share parameters.
 SHARING = ("layers", "groups")
@@ -73,6 +74,11 @@ class Weights:
         if self.complete and different:
             shown = join_some(different, SHOWN)
             raise UserError(f"{self.label}: config.model changes {shown}. Leave it as the folder has it.")
+        lora, alpha = self.model.get("lora"), self.model.get("lora_alpha")
+        if lora and (lora, alpha) != (model["lora"], model["lora_alpha"]):
+            raise UserError(
+                f"{self.label}: has model.lora={lora} with lora_alpha={alpha}. Set both, or start from its export."
+            )
         # Rows of a position table of the same shape would be taken for other positions.
         offset = compare_models(self.model, model).get("position_offset")
         if offset and any(name.endswith("positions") for name in common):

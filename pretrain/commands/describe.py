@@ -183,7 +183,7 @@ def _run(workdir: str) -> dict | None:
 def _export(config, workdir: str) -> dict[str, str]:
     """The Hugging Face class of the model, or why there is none."""
     try:
-        family, _ = families.of_section(config.model.to_dict())
+        family, _ = families.of_section(families.without_lora(config.model.to_dict()))
         if (special := _special(config, workdir)) is not None:
             families.check_padding(family, special)
     except USER_ERRORS as error:

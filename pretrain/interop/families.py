@@ -3,8 +3,10 @@
 from collections.abc import Collection, Mapping
 
 import jax
+import numpy as np
 
 import models
+from configs.common import MODELS
 from models.layers.init import Parameter, path_name
 from pretrain.errors import UserError, lookup
 from pretrain.interop.bart import BART, MBART
@@ -14,7 +16,7 @@ from pretrain.interop.family import BASE, Family
 from pretrain.interop.gpt2 import CTRL, GPT, GPT2
 from pretrain.interop.llama import GEMMA, LLAMA, MISTRAL, QWEN2, QWEN3
 from pretrain.interop.t5 import MT5, T5
-from pretrain.interop.weight_map import Leaf, WeightMap
+from pretrain.interop.weight_map import Leaf, Read, WeightMap
 from pretrain.interop.xlm import XLM
 from pretrain.interop.xlnet import XLNET
 from pretrain.step.train_step import parameters_of
@@ -73,6 +75,29 @@ def weight_map(family: Family, section: Mapping) -> WeightMap:
             path: leaf for path, leaf in parameters.items() if path in names or path.rpartition("/")[0] in names
         }
     return WeightMap(names, parameters, family.kernels, family.layouts)
+
+
+def without_lora(section: Mapping) -> dict:
+    """The `model` section of a model whose low-rank changes are merged into its matrices."""
+    default = MODELS[section["kind"]]()
+    return {**section} | {name: default[name] for name in section if name.startswith("lora")}
+
+
+def merge_lora(section: Mapping, read: Read) -> Read:
+    """`read`, a parameter by path, with the low-rank changes of a `model` section merged into its kernels."""
+    parameters, scale = leaves(section), section["lora_alpha"] / (section["lora"] or 1)
+
+    def merged(path: str) -> np.ndarray:
+        kernel, module = read(path), path.rpartition("/")[0]
+        if f"{module}/lora_a" not in parameters or not path.endswith("/kernel"):
+            return kernel
+        # Stacked: [L, *inputs, rank] times [L, rank, *outputs], in float32 whatever the kernel's type.
+        down, up = (np.asarray(read(f"{module}/lora_{part}"), np.float32) for part in "ab")
+        layers, rank = len(kernel), section["lora"]
+        change = down.reshape(layers, -1, rank) @ up.reshape(layers, rank, -1)
+        return (kernel + scale * change.reshape(kernel.shape)).astype(kernel.dtype)
+
+    return merged
 
 
 def leaves(section: Mapping) -> dict[str, Leaf]:

@@ -58,13 +58,14 @@ def export_folder(
     """
     run, config = Workdir(workdir), configs.saved(workdir)
     section = config.model.to_dict()
+    merged = families.without_lora(section)
     tokenizer = pipeline.open_tokenizer(run.folders.tokenizer)
-    family, model_config = families.of_section(section, part)
+    family, model_config = families.of_section(merged, part)
     families.check_padding(family, tokenizer.special)
     check_new(Path(target))
     checkpoints = Checkpoints(workdir)
     averaged = CheckpointAverage(checkpoints, average, report)
-    weights = families.weight_map(family, section)
+    weights = families.weight_map(family, merged)
     shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in families.leaves(section).items()}
     modules = {family.whole_path(path).partition("/")[0] for path in weights.leaves}
     architecture = family.architecture(config.model)
@@ -75,7 +76,7 @@ def export_folder(
             steps = f"{number:,} of {config.train.steps:,}"
             raise UserError(f"--step=latest: {run.path} is at step {steps}. Set --step={number}.")
         checkpoints.check_made_with(number, tokenizer, config, modules)
-        steps, read = averaged.steps(number), averaged.reader(number, shapes)
+        steps, read = averaged.steps(number), families.merge_lora(section, averaged.reader(number, shapes))
         with new_folder(Path(target)) as folder:
             special = tokenizer_files.write(run.folders.tokenizer, tokenizer, folder, family, config.model.context)
             content = {"architectures": [architecture], "model_type": family.model_type}

@@ -20,14 +20,18 @@ class Partition:
     frozen: frozenset[str]  # paths
 
     @classmethod
-    def build(cls, patterns: Sequence[str], parameters) -> "Partition":
-        """The partition of `config.optimizer.frozen`, of which the last matching pattern decides. Errors: UserError."""
+    def build(cls, given: Sequence[str], parameters, default: Sequence[str] = ()) -> "Partition":
+        """The partition of `config.optimizer.frozen`, of which the last matching pattern decides. Errors: UserError.
+
+        default: the patterns if none are given; some may match nothing.
+        """
+        patterns = given or default
         names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(parameters, is_leaf=is_box)]
         frozen = set()
         for pattern in patterns:
             place = pattern.removeprefix(KEEP)
             found = {name for name in names if matches(name, (place,))}
-            if not found:
+            if given and not found:
                 depth = place.count("/") + 1
                 near = nearest(place, {"/".join(name.split("/")[:depth]) for name in names})
                 raise UserError(f"config.optimizer.frozen: {pattern!r} matches no parameter{near}")

@@ -16,7 +16,6 @@ from models.layers.init import is_box, path_name
 from pretrain.errors import lookup
 
 EPOCH = -1  # value of `config.optimizer.unfreeze`
-TASK_HEAD = "head"  # where the parameters of a task's head are
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,8 @@ def roles(params, model):
     depth = max((box.value.shape[0] for box in boxes if box.stacked), default=0)
 
     def one(path, box):
-        name, heads = path_name(path), (TASK_HEAD, *model.head_params)
-        head = not box.stacked and matches(name, heads)
+        name = path_name(path)
+        head = not box.stacked and matches(name, model.head_params)
         above = tuple(reversed(range(box.value.shape[0]))) if box.stacked else (depth,)
         return Role(box.stacked, box.inputs, (0,) if head or matches(name, model.final_norms) else above, head)
 

@@ -92,6 +92,7 @@ COMMAND_LINES = [
     (["describe", "--config=configs/albert.py:mini_stdlib", "--config.optimizer.layer_decay=0.8"], "layer_decay=0.8"),
     (["describe", TINY, "--config.optimizer.frozen=('layrs/attention',)"], "layers/attention"),
     (["describe", TINY, "--config.optimizer.unfreeze=-2"], "config.optimizer.unfreeze"),
+    (["describe", TINY, "--config.model.lora=4", "--config.model.lora_targets=('q_proj',)"], "lora_targets"),
     (["describe", OF_T5, "--config.data.length=1"], "data.length"),
 ]
 CONFIGS = [

@@ -106,3 +106,27 @@ def test_patterns_that_fit_nothing(patterns, words):
     with pytest.raises(UserError, match=r"config\.optimizer\.frozen") as error:
         Partition.build(patterns, TrainSpec.build_abstract(small_config()).parameters)
     assert words in str(error.value)
+
+
+def test_lora_trains_its_own_matrices_alone():
+    """A's gradient is 0 while B is; both learn after the first update, and the base never does."""
+    lora = {"model__lora": 2, "model__lora_targets": ("query", "in"), "model__tied_head": False}
+    spec = TrainSpec.build(small_config(**GRADIENT | lora | {"schedule__peak": 10.0}), jax.devices()[:1])
+    assert whole_bytes(spec.partition.trained(spec.param_shapes)) == 4 * 2 * 2 * (32 + 4 * 8 + 32 + 64)
+    state, moved = spec.init(0, BATCH), []
+    for n in range(2):
+        before = flat(state.params)
+        state, _ = spec.train_step(state, spec.put(ragged_batch(n), BATCH))
+        moved.append({name for name, leaf in flat(state.params).items() if (leaf != before[name]).any()})
+    b = {"layers/attention/query/lora_b", "layers/feed_forward/in/lora_b"}
+    assert moved == [b, b | {name.replace("_b", "_a") for name in b}]
+
+
+def test_adapters_train_with_norms():
+    spec = TrainSpec.build_abstract(small_config(model__adapter=4))
+    trained = flatten_dict(spec.partition.trained(spec.param_shapes), sep="/")
+    assert trained and all("_adapter/" in name or "norm" in name for name in trained)
+    norms, adapters = 2 * 2 * 2 * 32 + 2 * 32, 2 * 2 * (2 * 32 * 4 + 32 + 4)
+    assert sum(leaf.size for leaf in trained.values()) == norms + adapters
+    one = TrainSpec.build_abstract(small_config(model__adapter=4, optimizer__frozen=("tokens",)))
+    assert one.partition.frozen == {"tokens"}  # the user's patterns instead of the default
