@@ -38,7 +38,7 @@ class Frame:
     """Special tokens around one text and around a pair, as pretraining had them.
 
     single, pair: names of special ids, and $A and $B for the texts. Empty: BERT's, or without its tokens an end token
-    behind each text.
+    behind each text. `names` are those in use, `frames` their ids.
     """
 
     def __init__(self, single: Sequence[str], pair: Sequence[str], special: Mapping[str, int]):
@@ -47,6 +47,7 @@ class Frame:
         frames = tuple(single) or (*first, "$A", *ends), tuple(pair) or (*first, "$A", *ends, "$B", *ends)
         for name in {name for frame in frames for name in frame} - {*TEXTS, *special}:
             raise DataError(f"tokenizer.pair={tuple(pair)}: the tokenizer has no {name}. Name some of {[*special]}.")
+        self.names = frames
         self.frames = [[TEXTS.index(name) - 2 if name in TEXTS else special[name] for name in one] for one in frames]
         # Types of tokens: 0 and 1 for the texts, each with the token behind it; XLNet's classifier at the end is 2.
         self.late_classifier = {special["classifier"]} if frames[0][-1] == "classifier" else set()

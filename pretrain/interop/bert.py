@@ -152,6 +152,7 @@ ROBERTA = Family(
     fixed=lambda section: {"pair_head": False, "position_offset": OFFSET},
     allowed=allowed,
     extra={"model_type": "roberta"},
+    summary=("dropout", "dense", "tanh", "dropout"),
     aliases={"camembert": f"{ROBERTA_RECIPE}:camembert_base", "xlm-roberta": f"{ROBERTA_RECIPE}:xlmr_base"},
     legacy_tokenizers={"camembert": "camembert", "xlm-roberta": "xlm_roberta"},
     special=roles(bos="classifier", eos="end") | MASK_ROLES,
@@ -199,6 +200,7 @@ DISTILBERT = Family(
     ),
     hf_fixed=lambda given: {"sinusoidal_pos_embds": (False,), "tie_word_embeddings": (True,)},
     fixed=lambda section: {"types": 0, "pair_head": False, "norm_epsilon": 1e-12},
+    summary=("dense", "relu", "dropout"),
     legacy={"tie_weights_": (True,)},
     complete=lambda config, given, codes, untrained: config.distill.update(
         teacher="", layers=()

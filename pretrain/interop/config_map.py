@@ -72,7 +72,7 @@ GELU = {name: ours for name, ours in ACTIVATIONS.items() if ours == "gelu_erf"}
 RUNTIME = frozenset((
     "kind", "attention_path", "scan", "remat", "dtype", "param_dtype", "initialiser", "init_std", "init_scale",
     "init_gain", "head_init_std", "position_init_std", "norm_init_mean", "norm_init_std", "fused_glorot_init",
-    "scale_residual_init",
+    "scale_residual_init", "summary",
 ))
 # fmt: on
 # Fields that may be 0 for a value that follows from others.

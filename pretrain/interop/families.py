@@ -8,6 +8,7 @@ import numpy as np
 import models
 from configs.common import MODELS
 from models.layers.init import Parameter, path_name
+from models.transformer.task_head import Task
 from pretrain.errors import UserError, lookup
 from pretrain.interop.bart import BART, MBART
 from pretrain.interop.bert import ALBERT, BERT, DISTILBERT, ROBERTA
@@ -66,10 +67,10 @@ def check_padding(family: Family, special: Mapping[str, int]) -> None:
         raise UserError(f"padding id {pad}: {family.model_type} needs {family.pad_id}. Train with such a tokenizer.")
 
 
-def weight_map(family: Family, section: Mapping) -> WeightMap:
+def weight_map(family: Family, section: Mapping, task: Task | None = None) -> WeightMap:
     """The family's weight map on the model, or part, of a `model` section. Errors: ModelError."""
     section = family.part_section(section)
-    names, parameters = family.table(section), leaves(section)
+    names, parameters = family.table(section), leaves(section, task)
     if family.part == BASE:
         parameters = {
             path: leaf for path, leaf in parameters.items() if path in names or path.rpartition("/")[0] in names
@@ -100,9 +101,9 @@ def merge_lora(section: Mapping, read: Read) -> Read:
     return merged
 
 
-def leaves(section: Mapping) -> dict[str, Leaf]:
-    """Parameters of the model of a `model` section, by path. Errors: ModelError."""
+def leaves(section: Mapping, task: Task | None = None) -> dict[str, Leaf]:
+    """Parameters of the model of a `model` section, by path; `task`: with its head. Errors: ModelError."""
     boxes = jax.tree_util.tree_leaves_with_path(
-        parameters_of(models.build(section)), is_leaf=lambda node: isinstance(node, Parameter)
+        parameters_of(models.build(section, task)), is_leaf=lambda node: isinstance(node, Parameter)
     )
     return {path_name(path): Leaf(box.value.shape, box.value.dtype, box.inputs) for path, box in boxes}

@@ -74,6 +74,7 @@ class Family:
     special: Mapping[str, str] = dataclasses.field(default_factory=dict)  # key in tokenizer_config.json -> special id
     generation: Mapping[str, str] = dataclasses.field(default_factory=dict)  # as `special`, for decoders' ids
     template: tuple[tuple[str, ...], ...] = ()  # special tokens around one text and around a pair
+    summary: tuple[str, ...] | None = None  # `model.summary` of its classes of tasks; None: the default
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")  # model_input_names of the tokenizer
     padding_side: str = "right"
     pad_id: int | None = None  # required by classes that count positions from it
@@ -161,6 +162,7 @@ class Family:
                 section[key.field] = 0
         dtype = next((given[name] for name in DTYPE_KEYS if given.get(name)), "float32")
         section |= {"dtype": lookup(f"{source}: dtype", str(dtype), DTYPES)} | dict(self.fixed(section))
+        section |= {} if self.summary is None else {"summary": self.summary}
         return self.settle(section, tensors)
 
     def _read(self, given: Mapping) -> dict:

@@ -13,13 +13,15 @@ import jax
 import numpy as np
 
 from input_pipeline import pipeline
+from input_pipeline.corruption.examples import Frame
 from pretrain import config as configs
+from pretrain import losses
 from pretrain.checkpoints import restore
 from pretrain.checkpoints.average import CheckpointAverage
 from pretrain.checkpoints.restore import Checkpoints
 from pretrain.distributed.init import quiet
 from pretrain.errors import UserError
-from pretrain.interop import families, model_card, safetensors_io, tokenizer_files
+from pretrain.interop import families, model_card, safetensors_io, task_heads, tokenizer_files
 from pretrain.workdir import CONFIG, Workdir, write
 
 
@@ -61,12 +63,17 @@ def export_folder(
     merged = families.without_lora(section)
     tokenizer = pipeline.open_tokenizer(run.folders.tokenizer)
     family, model_config = families.of_section(merged, part)
+    task = losses.task(config.objective)
+    if task and not part:
+        frame = Frame(config.tokenizer.single, config.tokenizer.pair, tokenizer.special)
+        family = task_heads.with_head(family, task_heads.ENDINGS[config.objective.kind], frame.names)
     families.check_padding(family, tokenizer.special)
     check_new(Path(target))
     checkpoints = Checkpoints(workdir)
     averaged = CheckpointAverage(checkpoints, average, report)
-    weights = families.weight_map(family, merged)
-    shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in families.leaves(section).items()}
+    weights = families.weight_map(family, merged, task)
+    leaves = families.leaves(section, task).items()
+    shapes = {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in leaves}
     modules = {family.whole_path(path).partition("/")[0] for path in weights.leaves}
     architecture = family.architecture(config.model)
 

@@ -14,12 +14,15 @@ import models
 from input_pipeline import corruption
 from input_pipeline.io import read_object
 from input_pipeline.tokenizers import store as tokenizer_store
+from input_pipeline.tokenizers.export import LANGUAGE
 from models.layers.init import path_name
+from models.transformer.task_head import Task
 from pretrain import config as configs
+from pretrain import losses
 from pretrain.checkpoints import params_only, restore
 from pretrain.distributed.init import quiet
 from pretrain.errors import UserError
-from pretrain.interop import config_map, electra, families, tokenizer_files
+from pretrain.interop import config_map, electra, families, task_heads, tokenizer_files
 from pretrain.interop.family import Family
 from pretrain.interop.hf_export import check_new, new_folder
 from pretrain.interop.safetensors_io import Tensors
@@ -43,6 +46,8 @@ class Source:
     Errors: UserError for a folder that lacks one of them, and for a model that has no family here.
     """
 
+    task: Task | None = None  # set by `set_objective`
+
     def __init__(self, folder: str):
         self.folder = Path(folder)
         self.file = str(self.folder / CONFIG)
@@ -50,21 +55,29 @@ class Source:
             raise UserError(f"--folder={folder}: has no {CONFIG}. Give a folder of save_pretrained.")
         self.given = read_object(self.folder / CONFIG)
         self.tensors = Tensors(self.folder)
-        self.family = families.of_config(self.given, self.tensors.shapes, self.file)
+        family = families.of_config(self.given, self.tensors.shapes, self.file)
+        self.ending = task_heads.of_files(family, self.given, self.tensors.shapes)
+        self.family = task_heads.with_head(family, self.ending) if self.ending else family
 
     def section(self) -> dict:
         """Fields of our `model` section."""
         return self.family.to_section(self.given, self.file, frozenset(self.tensors.shapes))
+
+    def set_objective(self, config: ConfigDict) -> None:
+        """Sets the objective of a class with the head of a task."""
+        if self.ending:
+            task_heads.set_objective(config, self.ending, self.given)
+            self.task = losses.task(config.objective)
 
     def params(self, family: Family, section: Mapping, seed: int, report: Report) -> Params:
         """Parameters of the part `family`; tensors are read while their parameters are written.
 
         Errors: UserError that lists tensors that are missing, unexpected, or of another shape or value.
         """
-        weights = families.weight_map(family, section)
+        weights = families.weight_map(family, section, self.task)
         names, untrained = match_tensors(family, section, weights, self.tensors, report)
         arrays = weights.arrays(lambda name: self.tensors.read(names[name]))
-        arrays |= initial_values(family.part_section(section), seed, untrained)
+        arrays |= initial_values(family.part_section(section), seed, untrained, self.task)
         if untrained:
             modules = sorted({path.partition("/")[0] for path in untrained})
             report(f"no weights for {', '.join(modules)}: untrained, initialised from seed {seed}")
@@ -92,6 +105,7 @@ def import_folder(
     with config.unlocked():
         config.name = f"{given['model_type']}:{Path(workdir).name}"
         config.model.update(model.section())
+        model.set_objective(config)
         if generator:
             generator_model = _open_generator(generator, family, config.model)
         legacy = [kind for name, kind in family.legacy_tokenizers.items() if name == given["model_type"]]
@@ -104,7 +118,10 @@ def import_folder(
         if generator:
             params |= _generator_params(params, section, generator_model, config.seed, report)
         modules = sorted({path.partition("/")[0] for path in untrained})
-        family.complete(config, given, tokenizer_files.codes(config.tokenizer), modules)
+        if not model.ending:
+            family.complete(config, given, tokenizer_files.codes(config.tokenizer), modules)
+        if family.template and LANGUAGE not in family.template[0]:
+            config.tokenizer.update(single=family.template[0], pair=family.template[1])
     roles = tokenizer_files.roles(model.folder, config.tokenizer, family, given)
     special = corruption.special(config.objective.to_dict(), config.data.layout)
     with new_folder(Path(workdir)) as partial:
@@ -130,9 +147,11 @@ def import_folder(
     return config
 
 
-def initial_values(section: Mapping, seed: int, paths: Collection[str]) -> dict[str, params_only.LazyArray]:
+def initial_values(
+    section: Mapping, seed: int, paths: Collection[str], task: Task | None = None
+) -> dict[str, params_only.LazyArray]:
     """{path: array} of some parameters, as a run that starts from the seed has them."""
-    model, (key, _) = models.build(section), jax.random.split(jax.random.key(seed))
+    model, (key, _) = models.build(section, task), jax.random.split(jax.random.key(seed))
 
     @jax.jit  # computes nothing that is not in `paths`
     def init() -> dict[str, jax.Array]:

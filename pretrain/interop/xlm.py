@@ -107,6 +107,7 @@ XLM = Family(
     ),
     hf_fixed=_hf_fixed,
     fixed=lambda section: FIXED | {"ff": 4 * section["width"]},
+    summary=(),
     allowed=lambda section: {"languages": (section["languages"] if section["languages"] != 1 else 0,)},
     extra={"n_words": 30_145, "use_lang_emb": True, "id2lang": {}, "lang2id": {}},  # n_words: older vocab_size
     # Special ids come from the tokenizer; init_std and lang_id change no number.

@@ -1,0 +1,135 @@
+"""Hugging Face's classes with heads of tasks: their tensors, labels, and what an import of one trains.
+
+A class is a family whose weight map has the head of a task in place of those of pretraining.
+"""
+
+import dataclasses
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from ml_collections import ConfigDict
+
+from configs import common
+from pretrain.errors import UserError
+from pretrain.interop.family import Family
+from pretrain.interop.weight_map import OUTPUTS_FIRST
+
+ROWS, CHOICES, TOKENS, SPANS = "SequenceClassification", "MultipleChoice", "TokenClassification", "QuestionAnswering"
+ENDINGS = {"classification": ROWS, "regression": ROWS, "choice": CHOICES, "tagging": TOKENS, "extraction": SPANS}
+PIPELINES = {ROWS: "text-classification", CHOICES: "multiple-choice", TOKENS: "token-classification"}
+PIPELINES |= {SPANS: "question-answering"}
+DENSE, OUT, POOLER = "task_head/dense", "task_head/out", "pooler"
+OF_TOKENS = {TOKENS: {OUT: "classifier"}, SPANS: {OUT: "qa_outputs"}}
+DECODER = {ROWS: {OUT: "score"}, TOKENS: {OUT: "classifier"}, SPANS: {OUT: "qa_outputs"}}
+LLAMA = {ROWS: {OUT: "score"}, TOKENS: {OUT: "score"}, SPANS: {OUT: "qa_outputs"}}
+BART = {
+    ROWS: {DENSE: "classification_head.dense", OUT: "classification_head.out_proj"},
+    SPANS: {OUT: "qa_outputs"},
+}
+
+
+def _pooled(pooler: str, out: str = "classifier") -> dict[str, str]:
+    """BERT's head: the pooler that pretraining has, or one of the head, and a linear map."""
+    return {POOLER: pooler, DENSE: pooler, OUT: out}
+
+
+def _both(names: dict[str, str]) -> dict[str, dict[str, str]]:
+    """One head of rows and of choices."""
+    return {ROWS: names, CHOICES: names}
+
+
+# model_type -> end of the class's name -> our modules and theirs.
+HEADS: dict[str, dict[str, dict[str, str]]] = {
+    "bert": OF_TOKENS | _both(_pooled("bert.pooler.dense")),
+    "albert": OF_TOKENS | _both(_pooled("albert.pooler")),
+    "roberta": OF_TOKENS
+    | {ROWS: {DENSE: "classifier.dense", OUT: "classifier.out_proj"}, CHOICES: _pooled("roberta.pooler.dense")},
+    "distilbert": OF_TOKENS | _both({DENSE: "pre_classifier", OUT: "classifier"}),
+    "electra": OF_TOKENS
+    | {
+        ROWS: {DENSE: "classifier.dense", OUT: "classifier.out_proj"},
+        CHOICES: {DENSE: "sequence_summary.summary", OUT: "classifier"},
+    },
+    "xlnet": OF_TOKENS | _both({DENSE: "sequence_summary.summary", OUT: "logits_proj"}),
+    "xlm": OF_TOKENS | {ROWS: {OUT: "sequence_summary.summary"}},
+    "gpt2": DECODER,
+    "openai-gpt": {ROWS: {OUT: "score"}},
+    "ctrl": {ROWS: {OUT: "classifier"}},
+    "bart": BART,
+    "mbart": BART,
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), LLAMA),
+    "gemma": {ROWS: LLAMA[ROWS], TOKENS: LLAMA[TOKENS]},
+}
+SIMPLE = ("xlnet", "xlm")  # whose class without a beam of starts is named so
+
+
+def with_head(family: Family, ending: str, template: Sequence[Sequence[str]] = ()) -> Family:
+    """The family's class of that ending. `template`: special tokens around texts in training; (): the family's.
+
+    Errors: UserError if there is none.
+    """
+    heads = HEADS.get(family.model_type, {})
+    if ending not in heads:
+        known = ", ".join(heads) or "none"
+        raise UserError(f"{family.model_type} has no class For{ending}. Its classes of tasks: {known}.")
+    suffix = "Simple" if ending == SPANS and family.model_type in SIMPLE else ""
+
+    def names(section: Mapping) -> dict[str, str]:
+        kept = {ours: name for ours, name in family.table(section).items() if not family.is_head(name)}
+        return {ours: name for ours, name in kept.items() if ours != POOLER} | heads[ending]
+
+    return dataclasses.replace(
+        family,
+        names=names,
+        layouts={**family.layouts, f"{DENSE}/kernel": OUTPUTS_FIRST, f"{OUT}/kernel": OUTPUTS_FIRST},
+        architecture=lambda section: _stem(family.architecture(section)) + f"For{ending}{suffix}",
+        tied={},
+        extra_keys=lambda config: {**family.extra_keys(config), **label_keys(config)},
+        template=tuple(template) or family.template,
+        task=PIPELINES[ending],
+        usage=lambda config: (),
+    )
+
+
+def _stem(architecture: str) -> str:
+    """Bert of BertForPreTraining, GPT2 of GPT2LMHeadModel."""
+    return re.sub(r"(LMHead|WithLMHead|For|Model).*", "", architecture)
+
+
+def label_keys(config: ConfigDict) -> dict:
+    """config.json keys of the labels."""
+    objective = config.objective
+    if objective.kind == "regression":
+        return {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "regression"}
+    if objective.kind not in ("classification", "tagging"):
+        return {}
+    names = dict(enumerate(objective.labels))
+    single = {"problem_type": "single_label_classification"} if objective.kind == "classification" else {}
+    return {
+        "id2label": {str(i): name for i, name in names.items()},
+        "label2id": {n: i for i, n in names.items()},
+    } | single
+
+
+def of_files(family: Family, given: Mapping, names: Collection[str]) -> str:
+    """The ending of the class that wrote a config.json and tensors with these names; "" without a head of a task."""
+    architecture = (given.get("architectures") or [""])[0]
+    for ending, heads in HEADS.get(family.model_type, {}).items():
+        if f"For{ending}" in architecture and any(name.endswith(f"{heads[OUT]}.weight") for name in names):
+            return ending
+    return ""
+
+
+def set_objective(config: ConfigDict, ending: str, given: Mapping) -> None:
+    """Sets the sections of an imported model of a task: its objective and labels, and no data."""
+    labels = given.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    names = tuple(name for _, name in sorted((int(number), name) for number, name in labels.items()))
+    kinds = {ROWS: "classification", CHOICES: "choice", TOKENS: "tagging", SPANS: "extraction"}
+    kind = "regression" if ending == ROWS and len(names) == 1 else kinds[ending]
+    config.objective = common.OBJECTIVES[kind]()
+    if kind in ("classification", "tagging"):
+        config.objective.labels = names
+    # The recipe's other sections are those of pretraining.
+    usual = common.base()
+    config.update({name: usual[name] for name in ("data", "train", "optimizer", "schedule", "distill", "evaluate")})
+    config.data.update(train="", layout="examples")
