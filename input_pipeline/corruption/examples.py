@@ -4,6 +4,7 @@ An objective here reads records into examples of encoded parts, and examples int
 in pretraining: `[CLS] text [SEP]`, by `tokenizer.single` and `tokenizer.pair`.
 """
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -51,6 +52,11 @@ class Frame:
         self.frames = [[TEXTS.index(name) - 2 if name in TEXTS else special[name] for name in one] for one in frames]
         # Types of tokens: 0 and 1 for the texts, each with the token behind it; XLNet's classifier at the end is 2.
         self.late_classifier = {special["classifier"]} if frames[0][-1] == "classifier" else set()
+
+    @property
+    def before(self) -> int:
+        """Special tokens in front of a single text."""
+        return self.names[0].index("$A")
 
     def size(self, texts: int) -> int:
         """Special tokens around so many texts."""
@@ -190,6 +196,70 @@ class Choice(Labelled):
         number = self.section["number"]
         for choice, text in enumerate(texts[-number:]):
             super().write_row(batch, (index, choice), [*texts[:-number], text])
+
+
+class Tagging(Labelled):
+    """A tag for each word: `labels` and `weights` are [B, T], set at the first token of a word.
+
+    Parts of an example: ids, the number of tokens of each word, and the tag of each word.
+    """
+
+    kind = "tagging"
+    labelled = "tags"
+
+    def check(self) -> None:
+        if len(self.section["labels"]) < 2:
+            raise DataError('objective.labels=(): name the tags, such as ("O", "B-PER", "I-PER").')
+
+    def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
+        marks = {"labels": by_token(batch_size, length), "weights": by_token(batch_size, length, REAL)}
+        return super().features(batch_size, length) | marks
+
+    def read(self, record: Mapping) -> list[Example]:
+        words, tags = (words_of(record, self.section[name]) for name in ("words", "tags"))
+        if tags and len(tags) != len(words):
+            raise DataError(f"{len(words)} words and {len(tags)} tags. Give one tag for each word.")
+        if not words:
+            raise DataError(f"field '{self.section['words']}' has no word. Remove the record.")
+        # Words behind a space, as within a text; tokenizers that split at spaces by themselves drop it.
+        pieces = [self.tokenizer.encode(f"{self.space}{word}") for word in words]
+        sizes = np.array([len(ids) for ids in pieces], np.int32)
+        names = self.section["labels"]
+        numbers = [label_of({"tag": tag}, "tag", names) for tag in tags] or [UNLABELLED] * len(words)
+        ids = np.concatenate(pieces).astype(np.int32)
+        target = float(bool(tags)) or UNLABELLED
+        return [Example((ids, sizes, np.array(numbers, np.int32)), target, len(ids) + self.frame.size(1))]
+
+    @functools.cached_property
+    def space(self) -> str:
+        """What is put in front of a word: a space, if it changes the ids."""
+        return "" if np.array_equal(self.tokenizer.encode("a"), self.tokenizer.encode(" a")) else " "
+
+    def write(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, examples: Sequence[Example]) -> None:
+        for slot, example in zip(slots.tolist(), examples, strict=True):
+            ids, _, tags = example.parts
+            self.write_row(batch, slot, [ids])
+            places, there = self.first_tokens(example, batch["tokens"].shape[1])
+            tags = tags[there]
+            batch["labels"][slot, places] = np.maximum(tags, 0)
+            batch["weights"][slot, places] = tags != UNLABELLED
+
+    def first_tokens(self, example: Example, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """(places of the words' first tokens in a row of `length`, which words these are: bool [words])."""
+        sizes = example.parts[1]
+        places = self.frame.before + np.cumsum(sizes) - sizes
+        last = length - (self.frame.size(1) - self.frame.before)
+        there = (places < last) & (sizes > 0)
+        return places[there], there
+
+
+def words_of(record: Mapping, field: str) -> list:
+    """The words or tags at a field: a list, or a text with spaces between them; [] if there is none."""
+    try:
+        value = value_at(record, field, list | tuple | np.ndarray | str)
+    except DataError:
+        return []
+    return value.split() if isinstance(value, str) else list(value)
 
 
 def text_of(record: Mapping, name: str) -> str:

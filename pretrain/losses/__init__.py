@@ -11,7 +11,7 @@ from pretrain.errors import UserError, lookup, nearest
 from pretrain.losses.causal import Causal
 from pretrain.losses.distill import Distilled
 from pretrain.losses.electra import Replaced
-from pretrain.losses.examples import Choice, Classification, Regression
+from pretrain.losses.examples import Choice, Classification, Regression, Tagging
 from pretrain.losses.mlm import Masked
 from pretrain.losses.seq2seq import Denoising, Spans, Translation
 from pretrain.losses.xlnet import Permutation
@@ -27,6 +27,7 @@ OBJECTIVES = {
     "classification": Classification,
     "regression": Regression,
     "choice": Choice,
+    "tagging": Tagging,
 }
 
 

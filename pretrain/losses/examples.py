@@ -113,6 +113,21 @@ class Choice(Classification):
         return logits.reshape(B, C), carried
 
 
+class Tagging(ExampleObjective):
+    """`loss` in nats a word; `outputs` are the likeliest tags at all tokens, int32 [B, T]."""
+
+    unit = "token"
+
+    def evaluate(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None = None):
+        hidden, carried = model(batch, carried, key)
+        logits = model.predict(hidden, None, batch["row"], key)
+        losses = self.losses(logits, batch["labels"])
+        return {"loss": jnp.sum(batch["weights"] * losses)}, {"tags": jnp.argmax(logits, axis=-1)}, carried
+
+    def losses(self, logits, labels):
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
+
+
 def for_both_stacks(batch: Mapping) -> dict:
     """The batch with the text as the encoder's inputs, and shifted right as the decoder's.
 
