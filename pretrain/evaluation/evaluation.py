@@ -14,7 +14,7 @@ from pretrain import config as configs
 from pretrain.errors import UserError
 from pretrain.evaluation.decoded import KEYS, decoded, tasks
 from pretrain.losses import compute_terms
-from pretrain.tasks.predictions import Predictions
+from pretrain.tasks.predictions import predictions
 
 
 def scoring_pass(run, split: str, *, batches: int = 0) -> Evaluation:
@@ -101,7 +101,7 @@ def score(
     terms = compute_terms(objective, total["sums"], total["counts"])
     scores = terms | objective.summarize(terms, total, data) | {"scope": data.scope}
     if objective.metrics:
-        scores["predictions"] = Predictions(config.objective, data, outputs)
+        scores["predictions"] = predictions(config.objective, data, outputs)
         scores |= scores["predictions"].measures()
     if timed:
         scores["tokens_per_second"] = total["read"] / (time.perf_counter() - started)

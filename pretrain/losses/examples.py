@@ -116,6 +116,7 @@ class Choice(Classification):
 class Tagging(ExampleObjective):
     """`loss` in nats a word; `outputs` are the likeliest tags at all tokens, int32 [B, T]."""
 
+    batch_features = ("labels", "weights")
     unit = "token"
 
     def evaluate(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None = None):
@@ -126,6 +127,10 @@ class Tagging(ExampleObjective):
 
     def losses(self, logits, labels):
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
+
+    def summarize(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
+        """The number of sentences."""
+        return {"examples": len(data.order)}
 
 
 def for_both_stacks(batch: Mapping) -> dict:

@@ -37,10 +37,9 @@ def check_config(config) -> None:
                 f"config.train.batch_ramp={ramp}: misses config.train.batch_size={train.batch_size}. Choose a smaller "
                 f"first size, and an increment that divides the difference."
             )
-        if config.data.layout == "stream":
+        if config.data.layout in ("stream", "examples"):
             raise UserError(
-                f"config.train.batch_ramp={ramp}: each row of config.data.layout=stream continues one of the batch "
-                "before. Leave it empty."
+                f"config.train.batch_ramp={ramp}: not with config.data.layout={config.data.layout}. Leave it empty."
             )
         if config.optimizer.unfreeze == EPOCH:
             raise UserError(

@@ -9,6 +9,7 @@ import numpy as np
 from input_pipeline.corruption.examples import UNLABELLED
 from input_pipeline.examples.corpus import ExampleEvaluation
 from pretrain.tasks.metrics import Predicted, measure
+from pretrain.tasks.metrics.tagging import OUTSIDE
 
 
 class Predictions:
@@ -18,12 +19,13 @@ class Predictions:
     """
 
     def __init__(self, section: Mapping, data: ExampleEvaluation, outputs: Sequence[Mapping[str, np.ndarray]]):
-        self.section, self.table = section, data.table
+        self.section, self.table, self.objective = section, data.table, data.passes.context.objective
         size, order = data.passes.context.batch_size, data.order
-        logits = np.concatenate([np.asarray(one["logits"])[:size] for one in outputs])[: len(order)]
         back = np.argsort(order, kind="stable")
-        self.examples, self.logits = order[back], logits[back]
-        self.targets = self.table.targets[self.examples]
+        self.examples, self.targets = order[back], self.table.targets[order[back]]
+        # Rows of a batch may be longer than those of another.
+        rows = {name: [row for one in outputs for row in np.asarray(one[name])[:size]] for name in outputs[0]}
+        self.outputs = {name: [found[place] for place in back.tolist()] for name, found in rows.items()}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -34,31 +36,68 @@ class Predictions:
 
     def measures(self) -> dict[str, float]:
         """The metrics of `config.objective.metrics`, over the examples with a label."""
-        is_number = not self.names
-        labelled = np.full(len(self.targets), True) if is_number else self.targets != UNLABELLED
-        values = self.logits[:, 0] if is_number else self.logits.argmax(1)
-        found = Predicted(values[labelled], self.targets[labelled], self.logits[labelled], self.names)
-        return measure(self.section["kind"], self.section["metrics"], found) if labelled.any() else {}
+        labelled = np.flatnonzero(self.targets != UNLABELLED) if self.names else np.arange(len(self.targets))
+        if not len(labelled):
+            return {}
+        return measure(self.section["kind"], self.section["metrics"], self.found(labelled))
+
+    def found(self, wanted: np.ndarray) -> Predicted:
+        """The predictions for the examples at the places `wanted`, as metrics take them."""
+        logits = np.stack(self.outputs["logits"])[wanted]
+        values = logits.argmax(1) if self.names else logits[:, 0]
+        return Predicted(values, self.targets[wanted], logits, self.names)
 
     def rows(self) -> Iterator[dict]:
-        """For each example: its number, the record, the label and the prediction by name, and scores."""
-        probabilities = softmax(self.logits)
-        for place, number in enumerate(self.examples.tolist()):
-            row = {"id": int(self.table.numbers[number]), "record": self.table.record(int(self.table.numbers[number]))}
-            if not self.names:
-                yield row | {"label": float(self.targets[place]), "prediction": float(self.logits[place, 0])}
-                continue
-            target = int(self.targets[place])
-            label = None if target == UNLABELLED else self.names[target]
-            scores = dict(zip(self.names, np.round(probabilities[place], 6).tolist(), strict=True))
-            best = self.names[int(self.logits[place].argmax())]
-            yield row | {"label": label, "prediction": best, "scores": scores}
+        """For each example: the number of its record, the record, the label and the prediction by name, and scores."""
+        for place, number in enumerate(self.table.numbers[self.examples].tolist()):
+            yield {"id": number, "record": self.table.record(number)} | self.row(place)
+
+    def row(self, place: int) -> dict:
+        """Label, prediction and scores of the example at a place."""
+        target, logits = self.targets[place], self.outputs["logits"][place]
+        if not self.names:
+            return {"label": float(target), "prediction": float(logits[0])}
+        scores = dict(zip(self.names, np.round(softmax(logits), 6).tolist(), strict=True))
+        return {"label": self.name(target), "prediction": self.names[int(logits.argmax())], "scores": scores}
+
+    def name(self, target: float) -> str | None:
+        """The name of a class; None for UNLABELLED."""
+        return None if target == UNLABELLED else self.names[int(target)]
 
     def write(self, path: Path) -> None:
         """Writes `rows` as JSON lines."""
         with path.open("w", encoding="utf-8") as file:
             for row in self.rows():
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+class Tags(Predictions):
+    """A tag for each word; words that a row has no room for are O."""
+
+    def words(self, place: int) -> tuple[list[int], list[int]]:
+        """Numbers of the (predicted, true) tags of the sentence at a place; none are true without labels."""
+        example, tags = self.table[int(self.examples[place])], self.outputs["tags"][place]
+        places, there = self.objective.first_tokens(example, len(tags))
+        predicted = np.full(len(there), self.names.index(OUTSIDE) if OUTSIDE in self.names else 0)
+        predicted[there] = tags[places]
+        true = example.parts[2].tolist()
+        return predicted.tolist(), [] if UNLABELLED in true else true
+
+    def found(self, wanted: np.ndarray) -> Predicted:
+        predicted, true = zip(*map(self.words, wanted.tolist()), strict=True)
+        return Predicted(predicted, true, names=self.names, scheme=self.section["scheme"])
+
+    def row(self, place: int) -> dict:
+        predicted, true = ([self.names[tag] for tag in tags] for tags in self.words(place))
+        return {"label": true or None, "prediction": predicted}
+
+
+OF_KIND = {"tagging": Tags}
+
+
+def predictions(section: Mapping, data: ExampleEvaluation, outputs: Sequence[Mapping[str, np.ndarray]]) -> Predictions:
+    """The predictions of the objective of `config.objective`, as `Predictions` takes its arguments."""
+    return OF_KIND.get(section["kind"], Predictions)(section, data, outputs)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

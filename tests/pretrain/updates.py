@@ -25,6 +25,7 @@ MODELS = {
     "classification": ("encoder_decoder", POST | {"positions": "learned"}),
     "regression": ("two_stream", {"dropout": 0.2, "memory": 6, "reuse": 8}),
     "choice": ("encoder", {"dropout": 0.2}),
+    "tagging": ("decoder", {}),
 }
 OBJECTIVES = {
     "masked": {"max_predictions": 5},
@@ -36,6 +37,7 @@ OBJECTIVES = {
     "classification": {"labels": ("one", "two", "three")},
     "regression": {},
     "choice": {"number": 2},
+    "tagging": {"labels": ("O", "B", "I")},
 }
 LAYOUTS = {
     "masked": {"layout": "pairs", "sentences": "lines"},
@@ -43,7 +45,7 @@ LAYOUTS = {
     "denoising": {},
     "translation": {"layout": "texts"},
 }
-LAYOUTS |= {task: {"layout": "examples"} for task in ("classification", "regression", "choice")}
+LAYOUTS |= {task: {"layout": "examples"} for task in ("classification", "regression", "choice", "tagging")}
 LAYOUTS |= {"replaced": {"layout": "packed"}, "permutation": {"layout": "stream"}}
 
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from runs import mostly
 
 from pretrain import cli
 
@@ -32,6 +33,7 @@ OBJECTIVES = {
     "classification": 'texts=("text",), labels=("bad", "good")',
     "regression": 'texts=("text",), label="score", metrics=("pearson",)',
     "choice": 'text="question", choices=("one", "two"), label="right"',
+    "tagging": 'labels=("O", "B-GOOD", "I-GOOD", "B-BAD"), metrics=("span_f1", "accuracy")',
 }
 
 
@@ -50,6 +52,8 @@ def records(number, seed):
             "one": choices[0],
             "two": choices[1],
             "right": right,
+            "words": ["a", "really", pick["good"], "one", "and", pick["bad"]],
+            "tags": ["O", "B-GOOD", "I-GOOD", "O", "O", "B-BAD"],
         }
 
 
@@ -69,9 +73,7 @@ def recipe(folder, kind, model="encoder", **objective):
     return ["train", "--config=recipe.py", "--workdir=run"]
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(one, marks=() if one == "classification" else pytest.mark.slow) for one in OBJECTIVES]
-)
+@pytest.mark.parametrize("kind", mostly(OBJECTIVES, "regression", "choice"))
 def test_task_is_learned_and_scored(kind, folder, capsys):
     assert cli.main(recipe(folder, kind)) == 0
     capsys.readouterr()
@@ -85,6 +87,10 @@ def test_task_is_learned_and_scored(kind, folder, capsys):
         assert scores["pearson"] == pytest.approx(np.corrcoef(values.T)[0, 1])
         assert scores["loss"] == pytest.approx(np.mean((values[:, 0] - values[:, 1]) ** 2), rel=1e-4)
         assert scores["pearson"] > 0.8
+    elif kind == "tagging":
+        right = [a == b for row in rows for a, b in zip(row["prediction"], row["label"], strict=True)]
+        assert scores["accuracy"] == pytest.approx(np.mean(right)) and np.mean(right) > 0.9
+        assert scores["span_f1"] > 0.9
     else:
         assert scores["accuracy"] == np.mean([row["prediction"] == row["label"] for row in rows]) > 0.9
         nats = [-np.log(row["scores"][row["label"]]) for row in rows]
