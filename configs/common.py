@@ -293,6 +293,7 @@ def base() -> dict:
         ),
         train=dict(
             steps=count(10_000),  # optimiser updates
+            trials=count(1),  # runs of as many seeds, in WORKDIR/seed0, ...; median and spread at the end
             start_from="",  # run folder whose weights initialise the model, by name: runs/x, runs/x@best or @STEP
             batch_size=count(32),  # rows of an update over all hosts, devices and parts
             batch_ramp=batch_ramp(()),  # (first size, increment, rows): batches grow to batch_size over so many rows

@@ -16,6 +16,7 @@ from etils import epath
 from input_pipeline.io import Folders, filesystem, is_remote, open_path, replace
 
 CONFIG = "config.json"
+TRIALS = "trials.json"  # next to the folders of several seeds
 
 # In the folder of a checkpoint.
 STATE, DATA, METRICS = "state", "data", "metrics"  # Orbax items

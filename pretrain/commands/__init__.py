@@ -1,4 +1,4 @@
-"""The commands: arguments, and a module for each that runs it."""
+"""The commands: arguments, and a module for each that runs it (`trials` is `train` with several seeds)."""
 
 import importlib
 

@@ -17,6 +17,10 @@ def run(arguments: Train) -> int:
     check_processes(arguments, config)
     sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
     sources = validate.check(*sections, Workdir(workdir).folders, configs.takes_tokenizer(config))
+    if config.train.trials > 1:
+        from pretrain.commands.trials import train_trials
+
+        return train_trials(config, workdir, arguments.fresh, allowed)
     from pretrain.training.trainer import train  # late: mistakes in the data are reported before seconds of imports
 
     return train(config, workdir, arguments.fresh, sources, allowed)

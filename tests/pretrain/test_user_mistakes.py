@@ -111,6 +111,7 @@ CONFIGS = [
     ({"train__on_bad_step": "ignore"}, "on_bad_step"),
     ({"data__train": "text:/nowhere/*.txt"}, "/nowhere/*.txt"),
     ({"data__train": ""}, "data.train"),
+    ({"train__trials": 2, "data__holdout": 0}, "train.trials=2"),
     ({"data__train": "parquet:TEXT/*.py"}, "no Parquet file"),
     ({"data__train": "csv:TEXT/*.py?field=body"}, "field=body"),
     ({"data__train": "squad:TEXT/*.py?field=context"}, "jsonl:"),
