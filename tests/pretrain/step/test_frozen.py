@@ -130,3 +130,17 @@ def test_adapters_train_with_norms():
     assert sum(leaf.size for leaf in trained.values()) == norms + adapters
     one = TrainSpec.build_abstract(small_config(model__adapter=4, optimizer__frozen=("tokens",)))
     assert one.partition.frozen == {"tokens"}  # the user's patterns instead of the default
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["accumulated", "unrolled", "mesh", "pmap"])
+def test_lora_and_adapters_learn_alike_on_every_mesh(way):
+    devices, changes = WAYS[way]
+    model = {"model__lora": 4, "model__lora_targets": ("query", "output", "out"), "model__adapter": 8}
+    model |= GRADIENT | {"optimizer__layer_decay": 0.5}
+    _, one, _ = one_update(1, **model)
+    before, other, _ = one_update(devices, **model | changes)
+    moved = {name for name in one if (one[name] != before[name]).any()}
+    assert {"layers/attention/output/lora_b", "layers/feed_forward_adapter/up/kernel"} <= moved
+    for name in one:
+        np.testing.assert_allclose(one[name], other[name], atol=3e-6, err_msg=name)
