@@ -55,6 +55,7 @@ def get_config(variant=""):
     config.model.update(initialiser="normal", init_scale=0.02)
     config.objective = common.denoising()
     config.tokenizer.update(kind="huggingface", path="tokenizers/bart.json", vocab_size=50_263)
+    config.tokenizer.update(single=("classifier", "$A", "end"), pair=("classifier", "$A", "end", "end", "$B", "end"))
     config.data.update(train="tfds:c4/en?split=train", validation="tfds:c4/en?split=validation", length=1024)
     config.train.update(steps=500_000, batch_size=8000)
     config.optimizer.update(name="adamw", b1=0.9, b2=0.98, epsilon=1e-6, weight_decay=0.01, clip=0.0)

@@ -59,6 +59,7 @@ def get_config(variant=""):
     config.distill.model.update(layers=12, types=2, pair_head=True)
     config.model = common.encoder()
     config.model.update(layers=6, vocab_size=vocab_size, types=0, pair_head=False, activation="gelu_erf")
+    config.model.summary = ("dense", "relu", "dropout")
     config.objective = common.masked()
     config.objective.update(next_sentence=False, max_predictions=77, smoothing=0.7)
     config.data.update(sentences="lines", layout="sentences")
@@ -66,6 +67,7 @@ def get_config(variant=""):
         config.distill.teacher = "runs/roberta"
         config.distill.model = {"layers": 12}
         config.model.update(types=1, position_offset=2, norm_epsilon=1e-5, initialiser="normal")
+        config.model.summary = ("dropout", "dense", "tanh", "dropout")
         config.objective.update(rounding="random", candidates="any", replacements="text")
         config.data.train = "text:data/roberta/*.txt?document=blank_line"
         config.tokenizer.update(kind="huggingface", path=f"tokenizers/{tokenizer}.json", vocab_size=vocab_size - 3)

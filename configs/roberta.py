@@ -55,7 +55,7 @@ def get_config(variant=""):
     config.model.update(layers=layers, width=width, heads=heads, ff=4 * width, vocab_size=vocab_size, context=512)
     # fairseq numbers positions from padding_idx + 1 = 2.
     config.model.update(position_offset=2, types=1, pair_head=False, activation="gelu_erf", norm_epsilon=1e-5)
-    config.model.initialiser = "normal"
+    config.model.update(initialiser="normal", summary=("dropout", "dense", "tanh", "dropout"))
     config.objective = common.masked()
     config.objective.update(next_sentence=False, max_predictions=77, rounding="random")
     config.objective.update(candidates="any", replacements="text")
@@ -63,6 +63,10 @@ def get_config(variant=""):
         config.objective.update(candidates="text", whole_words=True)
     # A tokenizer trained here adds 3 special ids.
     config.tokenizer.update(kind="huggingface", path=f"tokenizers/{file}.json", vocab_size=vocab_size - 3)
+    config.tokenizer.update(
+        single=("classifier", "$A", "separator"),
+        pair=("classifier", "$A", "separator", "separator", "$B", "separator"),
+    )
     common.use_documents(config, text, layout="sentences", length=512)
     config.train.update(steps=steps, batch_size=rows)
     config.optimizer.update(name="adamw", b1=0.9, b2=0.98, epsilon=1e-6, weight_decay=0.01, clip=0.0)

@@ -54,13 +54,16 @@ def get_config(variant=""):
     config.name = f"xlm:{variant}"
     config.model = common.encoder()
     config.model.update(layers=layers, width=width, heads=heads, ff=4 * width, vocab_size=vocab_size, context=512)
-    config.model.update(types=0, languages=len(languages) * has_table, pair_head=False, head_transform=False)
+    config.model.update(
+        types=0, languages=len(languages) * has_table, pair_head=False, head_transform=False, summary=()
+    )
     # Tables are drawn with standard deviation width^-0.5, as in the release's Embedding().
     config.model.update(zero_padding=True, activation="gelu_erf", initialiser="fan_in", init_std=width**-0.5)
     config.objective = common.masked()
     config.objective.update(next_sentence=False, max_predictions=72, rounding="coins", candidates="after_first")
     config.objective.languages = has_table
     config.tokenizer.update(kind="huggingface", path="tokenizers/xlm.json", vocab_size=vocab_size - 1)
+    config.tokenizer.update(single=("end", "$A", "end"), pair=("end", "$A", "end", "$B", "end"))
     named = [f"text:data/xlm/{one}.txt?document=line" + f"&language={one}" * has_table for one in languages]
     named += [f"parallel:data/xlm/{pair}.{{}}?fields={pair.replace('-', ',')}" for pair in parallel]
     config.data.update(train=" + ".join(named), holdout=0.001, layout="concat", length=256, temperature=1 / ALPHA)

@@ -44,6 +44,9 @@ def get_config(variant=""):
     # Defaults are the release's: reuse 256, perm_size 256, 85 predictions of 512 positions.
     config.objective = common.permutation()
     config.tokenizer.update(kind="huggingface", path="tokenizers/xlnet.json", vocab_size=31_998)
+    config.tokenizer.update(
+        single=("$A", "separator", "classifier"), pair=("$A", "separator", "$B", "separator", "classifier")
+    )
     common.use_documents(config, "books_wikipedia", layout="stream", length=512)
     config.train.update(steps=500_000, batch_size=8192)
     config.optimizer.update(name="adamw", epsilon=1e-6, weight_decay=0.01, bias_correction=False, clip=1.0)

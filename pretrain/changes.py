@@ -21,6 +21,7 @@ FREE = (
     *("train.patience", "train.compare_every", "data.store", "data.workers", "data.prefetch"),
     *("model.scan", "model.remat", "model.attention_path"),
 )
+OF_TASKS = ("model.summary", "tokenizer.single", "tokenizer.pair")  # without effect on other runs
 # Keys that a start may change with --allow: they leave batches, parameters and optimizer state as they are.
 ALLOWABLE = (
     *("schedule", "optimizer.b1", "optimizer.b2", "optimizer.epsilon", "optimizer.weight_decay", "optimizer.decay"),
@@ -50,7 +51,8 @@ def _within(key: str, names: Sequence[str]) -> bool:
 
 def differences(old: Mapping, new: Mapping, allowed: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:
     """Keys that `new` changes in a run that began as `old`, and may not: (value there, value here)."""
-    return {key: pair for key, pair in _changed(old, new).items() if not _within(key, (*FREE, DROPOUT, *allowed))}
+    free = (*FREE, DROPOUT, *allowed, *(() if flat(new).get("data.layout") == "examples" else OF_TASKS))
+    return {key: pair for key, pair in _changed(old, new).items() if not _within(key, free)}
 
 
 def _changed(old: Mapping, new: Mapping) -> dict[str, tuple[Any, Any]]:

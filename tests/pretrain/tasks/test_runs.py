@@ -1,11 +1,14 @@
 """A task from its records to the figure: training, resuming, scoring and predictions, by configs alone."""
 
 import json
+import shutil
 
+import jax
 import numpy as np
 import pytest
 from runs import mostly
 
+import pretrain
 from pretrain import cli
 
 WORDS = {"good": ("fine", "great", "lovely"), "bad": ("awful", "dull", "poor")}
@@ -95,3 +98,37 @@ def test_task_is_learned_and_scored(kind, folder, capsys):
         assert scores["accuracy"] == np.mean([row["prediction"] == row["label"] for row in rows]) > 0.9
         nats = [-np.log(row["scores"][row["label"]]) for row in rows]
         assert scores["loss"] == pytest.approx(np.mean(nats), abs=1e-4)
+
+
+def test_resumed_run_equals_the_uninterrupted_one(folder):
+    command = recipe(folder, "classification")
+    keys = ["--config.train.steps=20", "--config.checkpoint.every=10", "--config.schedule.decay_steps=20"]
+    assert cli.main([*command, *keys]) == 0
+    shutil.copytree("run", "again")
+    shutil.rmtree("again/checkpoints/20")
+    assert cli.main(["train", "--workdir=again"]) == 0
+    one, other = (read_params(name) for name in ("run", "again"))
+    assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def read_params(workdir):
+    variables = pretrain.open(workdir).variables
+    return {str(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(variables)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "problem"),
+    [
+        ("classification", ["--config.objective.labels=('bad',)"], "objective.labels"),
+        ("classification", ["--config.objective.labels=('bad', 'fine')"], "label 'good' is not one of"),
+        ("classification", ["--config.objective.texts=('body',)"], "no usable field 'body'"),
+        ("classification", ["--config.objective.label=class"], "no record has a label"),
+        ("choice", ["--config.objective.number=3"], "objective.choices"),
+        ("tagging", ["--config.objective.words=text"], "words and 6 tags"),
+        ("tagging", ["--config.objective.metrics=('spans',)"], "objective.metrics=spans"),
+    ],
+)
+def test_mistakes_end_before_training(kind, keys, problem, folder, capsys):
+    assert cli.main([*recipe(folder, kind), *keys]) == 2
+    error = capsys.readouterr().err
+    assert problem in error and "Traceback" not in error
