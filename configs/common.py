@@ -1,7 +1,8 @@
 """Every config key with its default, range and comment.
 
 A recipe starts from `base()`, sets what its paper says, and returns it. No other file holds defaults: code reads
-`config.train.steps`, never `config.get(...)`. Sections of models are in `configs/model_kinds.py`. `make docs` generates
+`config.train.steps`, never `config.get(...)`. Sections of models and objectives are in
+`configs/model_kinds.py` and `configs/objective_kinds.py`. `make docs` generates
 `docs/configs.md` from the comments of both files.
 """
 
@@ -12,12 +13,23 @@ from configs.model_kinds import encoder_decoder as encoder_decoder
 from configs.model_kinds import recurrent as recurrent
 from configs.model_kinds import replaced_tokens as replaced_tokens
 from configs.model_kinds import two_stream as two_stream
+from configs.objective_kinds import OBJECTIVES as OBJECTIVES
+from configs.objective_kinds import causal as causal
+from configs.objective_kinds import choice as choice
+from configs.objective_kinds import classification as classification
+from configs.objective_kinds import denoising as denoising
+from configs.objective_kinds import masked as masked
+from configs.objective_kinds import permutation as permutation
+from configs.objective_kinds import regression as regression
+from configs.objective_kinds import replaced as replaced
+from configs.objective_kinds import spans as spans
+from configs.objective_kinds import tagging as tagging
+from configs.objective_kinds import translation as translation
 from configs.ranges import (
     batch_ramp,
     count,
     counts,
     decay,
-    density,
     devices,
     epsilon,
     image_shape,
@@ -30,7 +42,6 @@ from configs.ranges import (
     real,
     section,
     share,
-    span_length,
     steps_or_epoch,
     temperature,
     update_range,
@@ -63,180 +74,6 @@ def use_documents(config, folder: str, layout: str, length: int) -> None:
     """Set text as BERT reads it: a sentence a line, a blank line between documents; one in a thousand is held out."""
     config.data.update(train=f"text:data/{folder}/*.txt?document=blank_line", sentences="lines", holdout=0.001)
     config.data.update(layout=layout, length=length)
-
-
-@section
-def causal() -> dict:
-    """Causal language modelling: each token is predicted from those before it."""
-    return dict(
-        kind="causal",  # name of the objective
-        coded=False,  # rows and prompts begin with a control code, the option `code` of their source (CTRL)
-        selects="loss",  # term whose lowest validation value selects the best checkpoint
-    )
-
-
-@section
-def masked() -> dict:
-    """Masked language modelling (BERT), with or without the prediction of the next sentence."""
-    return dict(
-        kind="masked",  # name of the objective
-        selects="loss",  # term that selects the best checkpoint: loss, mlm, nsp (swapped pairs: sop) or an accuracy
-        next_sentence=True,  # rows of two segments; predict whether the second follows (data.layout=pairs)
-        share=probability(0.15),  # share of a row's tokens that are predicted
-        max_predictions=count(20, below=2**20),  # K, the most predictions in a row
-        masked=share(0.8),  # share of the predicted tokens that are replaced by the mask
-        random=share(0.1),  # share of them that are replaced by a random token; the rest is unchanged
-        rounding="nearest",  # of the number predicted: nearest (at least 1), random (up or down), coins (per token)
-        candidates="text",  # tokens that may be predicted: text (no special ids), any, after_first (not a text's first)
-        replacements="any",  # tokens to draw random replacements from: any, or text (no special tokens)
-        smoothing=non_negative(0.0),  # s: sampling weight of a token is count**-s (DistilBERT: 0.7)
-        whole_words=False,  # predict all pieces of a word or none
-        ngrams=count(1, below=2**6),  # most whole words in a row that are predicted together; n of them with weight 1/n
-        masks=non_negative(0),  # number of fixed ways to mask a row (static masking); 0: a new one each time
-        languages=False,  # the model reads each token's language (data.languages); rows of translations (XLM)
-        swapped_pairs=False,  # a pair that does not follow is the same two segments swapped (ALBERT), not a random one
-        short_pairs=share(0.1),  # layout pairs: share of the documents with rows of random length
-        passes=count(10),  # layout pairs: number of different ways to cut the text into pairs
-    )
-
-
-@section
-def spans() -> dict:
-    """Span corruption (T5): an encoder reads text with gaps, a decoder writes the missing spans."""
-    return dict(
-        kind="spans",  # name of the objective
-        selects="loss",  # term that selects the best checkpoint: loss or accuracy
-        noise="spans",  # what is missing: spans, a sentinel in place of each, or prefix (all that follows a prefix)
-        density=density(0.15),  # share of the tokens that are missing
-        mean_span=count(3.0),  # mean length of a span, in tokens
-    )
-
-
-@section
-def replaced() -> dict:
-    """Replaced token detection (ELECTRA): a generator fills in masks, a discriminator finds what it changed."""
-    return dict(
-        kind="replaced",  # name of the objective
-        selects="loss",  # term that selects the best checkpoint: loss, mlm, rtd, original or an accuracy
-        share=probability(0.15),  # share of a row's tokens that are drawn, some of them more than once
-        masked=share(0.85),  # share of those that the generator reads as the mask; the rest is unchanged
-        scored="all",  # tokens in the discriminator's loss: all, or masked (those that were drawn)
-        weight=positive(50.0),  # weight of the discriminator's loss; the generator's is 1
-    )
-
-
-@section
-def translation() -> dict:
-    """Translation: an encoder reads one text, a decoder writes another."""
-    return dict(
-        kind="translation",  # name of the objective
-        selects="loss",  # term that selects the best checkpoint: loss or accuracy
-    )
-
-
-@section
-def permutation() -> dict:
-    """Permutation language modelling (XLNet): positions are predicted in a random order, from those before them."""
-    return dict(
-        kind="permutation",  # name of the objective
-        selects="loss",  # term that selects the best checkpoint: loss or accuracy
-        reuse=count(256),  # tokens of a row that are text; two segments follow, and the next row starts after the text
-        perm_size=count(256),  # tokens that are permuted together; divides reuse and the rest of a row
-        predictions=count(85),  # K, predictions in a row; half, rounded up, among the first `reuse`
-        longest=count(5, below=2**10),  # longest predicted n-gram, in pieces; n with weight 1/n
-        stretch=count(6, below=2**10),  # an n-gram is drawn within n times this many pieces, which sets the share
-        both_ways=True,  # the second half of a batch's lanes reads the text backwards
-    )
-
-
-@section
-def denoising() -> dict:
-    """Denoising (BART): an encoder reads a corrupted text, a decoder writes the original."""
-    return dict(
-        kind="denoising",  # name of the objective
-        selects="loss",  # term that selects the best checkpoint: loss or accuracy
-        noise="infilling",  # one mask per span of words (infilling), one per token (masking), or none (deletion)
-        share=share(0.3),  # share of the words (infilling) or tokens that are removed, rounded up
-        mean_span=span_length(3.0),  # mean of the Poisson length of a span, in words; an empty span inserts a mask
-        random=share(0.1),  # share of the masks that are random tokens instead
-        permutation=share(1.0),  # share of the sentences that are shuffled
-        stop=".",  # end of a sentence, with or without a space before it; of several tokens the last
-        rotation=share(0.0),  # share of the texts that are rotated to begin at a random token
-        languages=(),  # mBART: language codes, those of data.languages; empty means none
-    )
-
-
-@section
-def classification() -> dict:
-    """A class for each text or pair of texts."""
-    return dict(
-        kind="classification",  # name of the objective
-        texts=("text",),  # one or two fields of a record, or templates such as "{title}: {body}"
-        label="label",  # field with the name of the class, or its number
-        labels=(),  # names of the classes in the order of their numbers; recorded with the run
-        metrics=("accuracy",),  # figures of an evaluation: accuracy, f1, macro_f1, matthews
-        selects="accuracy",  # figure or term (loss) that selects the best checkpoint
-    )
-
-
-@section
-def regression() -> dict:
-    """A number for each text or pair of texts, fitted by squared error."""
-    return dict(
-        kind="regression",  # name of the objective
-        texts=("text",),  # one or two fields of a record, or templates such as "{title}: {body}"
-        label="label",  # field with the number
-        metrics=("pearson", "spearman"),  # figures of an evaluation
-        selects="pearson",  # figure or term (loss) that selects the best checkpoint
-    )
-
-
-@section
-def choice() -> dict:
-    """One of several texts, each read behind what is asked (multiple choice)."""
-    return dict(
-        kind="choice",  # name of the objective
-        text="question",  # field or template of what is asked; empty: the choices alone
-        choices=("choice1", "choice2"),  # field or template of each choice; of one field: a list of texts
-        number=count(2),  # choices of an example
-        label="label",  # field with the number of the right choice, from 0, or its name in `labels`
-        labels=(),  # names of the choices, such as ("A", "B", "C", "D"); empty: numbers from 0
-        metrics=("accuracy",),  # figures of an evaluation
-        selects="accuracy",  # figure or term (loss) that selects the best checkpoint
-    )
-
-
-@section
-def tagging() -> dict:
-    """A tag for each word: parts of speech, names."""
-    return dict(
-        kind="tagging",  # name of the objective
-        words="words",  # field with the words of a sentence, a list or a text with spaces between them
-        tags="tags",  # field with their tags, likewise
-        labels=(),  # names of the tags in the order of their numbers; recorded with the run
-        scheme="BIO",  # of tags that mark spans: BIO, IOB1, IOBES; empty: every word by itself
-        metrics=("span_f1",),  # figures of an evaluation: span_f1, span_f1_strict, accuracy
-        selects="span_f1",  # figure or term (loss) that selects the best checkpoint
-    )
-
-
-@section
-def extraction() -> dict:
-    """An answer cut out of a text (SQuAD)."""
-    return dict(
-        kind="extraction",  # name of the objective
-        question="question",  # field with the question
-        context="context",  # field with the text that holds the answer
-        answers="answers.text",  # field with the answers' texts
-        starts="answers.answer_start",  # field with the characters at which they begin
-        question_tokens=count(64),  # most tokens of a question
-        stride=count(128),  # tokens between the starts of windows of a long text
-        answer_tokens=count(30),  # most tokens of an answer
-        best=count(20),  # answers of a window that are kept
-        no_answer=False,  # questions may have none (SQuAD 2.0)
-        metrics=("exact", "f1"),  # figures of an evaluation
-        selects="f1",  # figure or term (loss) that selects the best checkpoint
-    )
 
 
 @section
@@ -380,20 +217,3 @@ def base() -> dict:
             peak_flops=non_negative(0.0),  # the device's peak FLOP/s for MFU; 0 looks it up by name
         ),
     )
-
-
-# Sections of objectives by kind, as MODELS has those of models.
-OBJECTIVES = {
-    "causal": causal,
-    "masked": masked,
-    "spans": spans,
-    "replaced": replaced,
-    "translation": translation,
-    "permutation": permutation,
-    "denoising": denoising,
-    "classification": classification,
-    "regression": regression,
-    "choice": choice,
-    "tagging": tagging,
-    "extraction": extraction,
-}

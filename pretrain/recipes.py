@@ -12,7 +12,7 @@ from pretrain.errors import USER_ERRORS, UserError, nearest
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_TASKS = ("tasks",)  # recipes that take their model from a run
-NO_RECIPES = ("__init__", "common", "model_kinds", "ranges")
+NO_RECIPES = ("__init__", "common", "model_kinds", "objective_kinds", "ranges")
 
 
 def recipes() -> dict[str, Path]:
