@@ -1,9 +1,8 @@
 """Every config key with its default, range and comment.
 
 A recipe starts from `base()`, sets what its paper says, and returns it. No other file holds defaults: code reads
-`config.train.steps`, never `config.get(...)`. Sections of models and objectives are in
-`configs/model_kinds.py` and `configs/objective_kinds.py`. `make docs` generates
-`docs/configs.md` from the comments of both files.
+`config.train.steps`, never `config.get(...)`. Sections of models and objectives are in `configs/model_kinds.py` and
+`configs/objective_kinds.py`. `make docs` generates `docs/configs.md` from the comments of these files.
 """
 
 from configs.model_kinds import MODELS as MODELS
@@ -74,6 +73,16 @@ def use_documents(config, folder: str, layout: str, length: int) -> None:
     """Set text as BERT reads it: a sentence a line, a blank line between documents; one in a thousand is held out."""
     config.data.update(train=f"text:data/{folder}/*.txt?document=blank_line", sentences="lines", holdout=0.001)
     config.data.update(layout=layout, length=length)
+
+
+@section
+def evaluation() -> dict:
+    """A further evaluation of a run while it trains: `evaluations.NAME`."""
+    return dict(
+        data="",  # sources to score; empty means the validation split
+        every=non_negative(1000),  # updates between two evaluations; 0 means only at the end
+        batches=non_negative(0),  # batches to evaluate; 0 means all
+    )
 
 
 @section
@@ -192,6 +201,7 @@ def base() -> dict:
             every=count(1000),  # updates between saves; the last update is always saved
             keep=count(3),  # number of newest checkpoints to keep, besides imported weights
             keep_best=True,  # also keep the one with the lowest validation loss
+            best="validation/loss",  # what that loss is: NAME/TERM, of an evaluation; loss means objective.selects
         ),
         evaluate=dict(
             every=non_negative(1000),  # updates between validations during training; 0 means only at the end
@@ -206,6 +216,7 @@ def base() -> dict:
             stride=non_negative(0),  # tokens between windows; 0 means their length (disjoint windows)
             model={},  # fields of `model` that evaluation changes, such as a longer memory
         ),
+        evaluations={},  # further evaluations by name, each with the keys of `common.evaluation` (running.md)
         log=dict(
             every=count(10),  # updates between rows of metrics
             seconds=non_negative(2.0),  # least seconds between two rows that are printed; 0 prints all

@@ -44,7 +44,7 @@ def check_copies(splits: Mapping[str, Sequence[Part]]) -> None:
     # A source's text is what was kept of it and what was held out.
     groups = [[part, *(other for other in held if other.source is part.source)] for part in splits["train"]]
     groups.append([*splits["train"], *held])
-    for name in SPLITS[1:]:
+    for name in set(splits) - {"train"}:
         scored = [part for part in splits.get(name, ()) if part.split == KEPT]
         for some, trained in itertools.product([*([part] for part in scored), scored], groups):
             counts = _count(some)
@@ -55,7 +55,8 @@ def check_copies(splits: Mapping[str, Sequence[Part]]) -> None:
 
 
 def _overlap(name: str, trained: str, scored: str, both: str) -> DataError:
-    return DataError(f"data.{name}={scored}: data.train={trained} reads {both} too. Name other text.")
+    key = f"data.{name}" if name in SPLITS else f"evaluations.{name}.data"
+    return DataError(f"{key}={scored}: data.train={trained} reads {both} too. Name other text.")
 
 
 def _count(parts: Sequence[Part]) -> Counts:

@@ -72,6 +72,8 @@ def check_settings(
     _check_layout(data, tokenizer, task)
     check_length("data.length", data["length"], task)
     named = {name: parser.parse_data(data, data[name], f"data.{name}") for name in SPLITS if data[name]}
+    for name, text in data.get("evaluations", {}).items():
+        named[name] = parser.parse_data(data, text, f"evaluations.{name}.data")
     if "train" not in named:
         raise DataError("data.train is empty. Name a source, such as stdlib or text:/books/*.txt.")
     if data["layout"] != "stream":

@@ -16,7 +16,7 @@ from pretrain.workdir import FRESH_START, Workdir, write
 DROPOUT = "model.dropout"  # start of the names of all rates: BART and mBART lower theirs during pretraining
 # Keys that any start may change: where, how and how long a run runs, but not what it learns.
 FREE = (
-    *("name", "mesh", "log", "checkpoint", "evaluate", "objective.selects", "schedule.decay_steps"),
+    *("name", "mesh", "log", "checkpoint", "evaluate", "evaluations", "objective.selects", "schedule.decay_steps"),
     *("train.steps", "train.trials", "train.accumulate", "train.backend", "train.max_bad_steps", "train.on_bad_step"),
     *("train.patience", "train.compare_every", "data.store", "data.workers", "data.prefetch"),
     *("model.scan", "model.remat", "model.attention_path"),

@@ -6,7 +6,8 @@ the overrides. The declared keys, types and ranges are in `configs/common.py`; a
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -34,7 +35,7 @@ YOUNGER += ("schedule.cooldown", "schedule.cooldown_shape", "schedule.cut_frac",
 YOUNGER += ("model.lora", "model.lora_alpha", "model.lora_targets", "model.adapter")
 YOUNGER += ("train.trials",)
 YOUNGER += ("optimizer.frozen", "optimizer.unfreeze", "optimizer.layer_decay", "optimizer.head_rate")
-YOUNGER += ("tokenizer.single", "tokenizer.pair", "data.buckets")
+YOUNGER += ("tokenizer.single", "tokenizer.pair", "data.buckets", "checkpoint.best")
 YOUNGER += ("model.norm_offset", "model.rope_theta", "model.rope_scaling", "model.output_bias", "model.qk_norm")
 YOUNGER += ("model.summary",)
 OF_A_HOST = ("data.store", "data.workers", "data.prefetch")  # may differ between the processes of one run
@@ -87,6 +88,7 @@ def check_keys(config: ConfigDict, source: str) -> None:
         known[section] = kinds[kind]()
     required = flat(known)
     declared = required | {key: known.model[key.rpartition(".")[2]] for key in partial_keys(known)}
+    declared |= {f"evaluations.{name}.{key}": value for name, key, value in _of_evaluations(config)}
     for key, value in given.items():
         if key not in declared:
             raise UserError(f"{source}: {unknown_key(key, known)}")
@@ -131,7 +133,35 @@ def ranges_of(config: ConfigDict) -> dict[str, Range]:
     of_kind = {section: kinds[config[section].kind].ranges for section, kinds in OF_A_KIND.items()}
     of_kind |= dict.fromkeys(PARTIAL, of_kind["model"])
     ranges = {f"{section}.{name}": one for section, table in of_kind.items() for name, one in table.items()}
+    ranges |= {
+        f"evaluations.{name}.{key}": common.evaluation.ranges[key]
+        for name, key, _ in _of_evaluations(config)
+        if key in common.evaluation.ranges
+    }
     return common.base.ranges | ranges
+
+
+def _of_evaluations(config: ConfigDict) -> Iterator[tuple[str, str, Any]]:
+    """(name, key, default) of each key of each named evaluation."""
+    return ((name, key, value) for name in config.evaluations for key, value in common.evaluation().items())
+
+
+def _complete_evaluations(config: ConfigDict) -> None:
+    """Adds the keys that named evaluations leave out. Errors: UserError for a name that is taken or no word."""
+    for name, given in config.evaluations.items():
+        if name in ("train", "validation", "test") or not name.isidentifier() or not hasattr(given, "items"):
+            raise UserError(
+                f"config.evaluations.{name}: must be a section with a name of its own, such as "
+                "evaluations.books = dict(data=..., every=...)."
+            )
+        with config.unlocked():
+            config.evaluations[name] = ConfigDict(common.evaluation().to_dict() | given.to_dict())
+
+
+def data_section(config: ConfigDict) -> dict:
+    """The data section, and the sources of named evaluations that have some of their own."""
+    named = {name: one.data for name, one in config.evaluations.items() if one.data}
+    return config.data.to_dict() | {"evaluations": named}
 
 
 # --- Overrides --------------------------------------------------------------------------------------------------
@@ -159,6 +189,7 @@ def with_overrides(
     """`config`, changed in place by `overrides`, checked and locked; `report` receives what follows from them."""
     known = {key: value for key, value in flat(common.base()).items() if key.partition(".")[0] not in OF_A_KIND}
     _check_complete(flat(config), known, source)
+    _complete_evaluations(config)
     if "model.kind" not in flat(config):
         _take_model(config, dict(overrides), source, workdir, report)
     overrides = [(key, DTYPES.get(text, text) if key.endswith("dtype") else text) for key, text in overrides]
@@ -279,6 +310,8 @@ def _with_new_keys(config: ConfigDict) -> ConfigDict:
     for section, kinds in OF_A_KIND.items():
         if section in config and (kind := config[section].get("kind")) in kinds:
             known[section] = kinds[kind]()
+    if "evaluations" not in config:  # an empty section is no key of `flat`
+        config.evaluations = ConfigDict()
     missing = {key: value for key, value in flat(known).items() if key in YOUNGER and key not in flat(config)}
     config.update_from_flattened_dict(missing)
     return config

@@ -18,7 +18,7 @@ def run(arguments: Prepare) -> None:
     """Builds what is missing and prints a summary of each split; writes the config into an empty work folder."""
     workers = beam_pipeline(arguments.beam) if arguments.beam else processes(arguments.processes)
     config, workdir = resolve(arguments)
-    sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
+    sections = configs.data_section(config), config.tokenizer.to_dict(), config.objective.to_dict()
     folders = Workdir(workdir).folders
     sources = validate.check(*sections, folders, configs.takes_tokenizer(config))
     # Late: mistakes in the data are reported before seconds of imports.

@@ -15,7 +15,7 @@ def run(arguments: Train) -> int:
     allowed = changes.parse_allowed(arguments.allow, config)
     start()
     check_processes(arguments, config)
-    sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
+    sections = configs.data_section(config), config.tokenizer.to_dict(), config.objective.to_dict()
     sources = validate.check(*sections, Workdir(workdir).folders, configs.takes_tokenizer(config))
     if config.train.trials > 1:
         from pretrain.commands.trials import train_trials

@@ -16,6 +16,8 @@ from pretrain.evaluation.decoded import KEYS, decoded, tasks
 from pretrain.losses import compute_terms
 from pretrain.tasks.predictions import predictions
 
+VALIDATION = "validation"  # the evaluation of `config.evaluate`, and its split
+
 
 def scoring_pass(run, split: str, *, batches: int = 0) -> Evaluation:
     """The batches of `score`. Errors: DataError for impossible options."""
@@ -26,15 +28,32 @@ def scoring_pass(run, split: str, *, batches: int = 0) -> Evaluation:
     return run.corpus.evaluation(split, length=length, stride=stride, batch_size=size, rows=rows, limit=batches)
 
 
+def selected(config) -> tuple[str, str]:
+    """(name, term) of the evaluation that selects the best checkpoint."""
+    name, _, term = config.checkpoint.best.partition("/")
+    return name, config.objective.selects if term == "loss" else term
+
+
+def split_of(config, name: str) -> tuple[str, int]:
+    """(split, number of batches or 0 for all) that the evaluation of a name reads."""
+    if name == VALIDATION:
+        return VALIDATION, config.evaluate.batches
+    options = config.evaluations[name]
+    return (name if options.data else VALIDATION), options.batches
+
+
 def measure(config, corpus: Corpus) -> str:
     """Digest of everything besides parameters that a validation loss depends on: only equal digests are compared.
 
     It covers `config.evaluate` without its schedule and decoding, the selecting term, and the text.
     """
-    settings = config.evaluate.to_dict() | {"every": None, "text": corpus.identity("validation")}
+    name, term = selected(config)
+    split, batches = split_of(config, name)
+    text = corpus.identity(split) if split in corpus.splits else ""  # of a run with other evaluations
+    settings = config.evaluate.to_dict() | {"every": None, "batches": batches, "text": text}
     for name in ("decode", *KEYS):
         del settings[name]
-    settings["selects"] = config.objective.selects
+    settings["selects"] = term
     # Resolved, so that 0 and an equal length have one digest.
     settings["length"] = configs.scored_length(config)
     settings["stride"] = config.evaluate.stride or settings["length"]

@@ -127,8 +127,9 @@ class Ledger:
 
     @contextmanager
     def spend(self, category: str) -> Iterator[None]:
-        """Charge the block to `category`, one of `CATEGORIES`."""
+        """Charge the block to `category`, one of `CATEGORIES` or a new one."""
         # Only the innermost block is charged: the outer one's clock stops meanwhile.
+        self._seconds.setdefault(category, 0.0)
         before = self.category
         self._turn(category)
         self.turns += 1

@@ -10,6 +10,7 @@ import itertools
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from input_pipeline import io as paths
@@ -29,10 +30,12 @@ class MetricWriter:
 
     `start_step` is the step that the run was restored at, 0 for a new one. Floats keep nine significant digits, which
     is every float32 exactly. A value that is not finite is nan, inf or -inf in CSV and null in JSONL. With all three
-    formats off nothing is written. Errors: UserError, if a file there holds no metrics.
+    formats off nothing is written. `named` are further splits. Errors: UserError, if a file there holds no metrics.
     """
 
-    def __init__(self, folder: str | Path, tensorboard: bool, csv: bool, jsonl: bool, start_step: int):
+    def __init__(
+        self, folder: str | Path, tensorboard: bool, csv: bool, jsonl: bool, start_step: int, named: Sequence[str] = ()
+    ):
         kinds = [kind for kind, wanted in ((CsvFile, csv), (JsonlFile, jsonl)) if wanted]
         self._files, self._events, self._mirror = {}, None, None
         if not (tensorboard or kinds):
@@ -40,7 +43,7 @@ class MetricWriter:
         self._mirror = StoreMirror(folder) if paths.is_remote(folder) else None
         folder = self._mirror.path if self._mirror else Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for split in SPLITS:  # a split that the run has not reached again loses its later rows too
+        for split in (*SPLITS, *named):  # a split that the run has not reached again loses its later rows too
             self._files[split] = [kind(workdir.rows(folder, split, kind.suffix), start_step) for kind in kinds]
         if tensorboard:
             self._events = EventFile(workdir.events(folder), start_step)
@@ -52,6 +55,11 @@ class MetricWriter:
             file.append(row)
         if self._events:
             self._events.append(int(step), {f"{split}/{name}": float(value) for name, value in values.items()})
+
+    def has(self, split: str, step: int) -> bool:
+        """Whether the files hold the row of `split` at `step`; False without files."""
+        files = self._files.get(split, ())
+        return bool(files) and all(file.last == step for file in files)
 
     def flush(self) -> None:
         """Make all rows visible to others: upload them to a store. Call it before a checkpoint is saved."""
@@ -73,7 +81,7 @@ class JsonlFile:
     suffix = ".jsonl"
 
     def __init__(self, path: Path, start: int):
-        self._path, self._last, self._file = path, -1, None
+        self._path, self.last, self._file = path, -1, None
         if not path.exists():
             return
         text = path.read_text()
@@ -83,13 +91,13 @@ class JsonlFile:
         except (ValueError, KeyError, TypeError, csv.Error) as error:
             raise UserError(f"{path}: not a file of metrics ({error}). Move it away.") from error
         self._rewrite(self.format(rows))
-        self._last = max((int(row["step"]) for row in rows), default=-1)
+        self.last = max((int(row["step"]) for row in rows), default=-1)
 
     def append(self, row: Row) -> None:
-        assert row["step"] >= self._last, f"{self._path.name} has step {self._last}: steps rise"
-        if row["step"] == self._last:
+        assert row["step"] >= self.last, f"{self._path.name} has step {self.last}: steps rise"
+        if row["step"] == self.last:
             self._rewrite(self.format(self.parse(self._path.read_text())[:-1]))
-        self._last, line = row["step"], self.line(row)
+        self.last, line = row["step"], self.line(row)
         if self._file is None:
             self._file = self._path.open("a", newline="")
         self._file.write(line)

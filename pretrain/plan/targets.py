@@ -48,7 +48,7 @@ def fingerprint(config) -> str:
     shaping = {
         key: str(value)
         for key, value in flat(config).items()
-        if key.startswith(SHAPING) and not (key in later and value == defaults[key])
+        if key.startswith(SHAPING) and key != "model.summary" and not (key in later and value == defaults[key])
     }
     return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()[:16]
 

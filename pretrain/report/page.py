@@ -150,14 +150,15 @@ def _times(names, runs) -> str:
 
     figure, rows = Figure(), []
     spent = [goodput.summarize(run.folder.goodput) if run.starts else None for run in runs]
-    for category in goodput.CATEGORIES:
+    named = {category for found in spent if found for category in found["seconds"]} - {*goodput.CATEGORIES}
+    for category in (*goodput.CATEGORIES, *sorted(named)):
         seconds = [found["seconds"].get(category, 0.0) if found else 0.0 for found in spent]
         figure.add_bar(
             y=[html.escape(name) for name in names],
             x=[value / 60 for value in seconds],
             name=category,
             orientation="h",
-            marker_color=CATEGORY_COLOURS[category],
+            marker_color=CATEGORY_COLOURS.get(category),
             visible=True if any(seconds) else "legendonly",
         )
     for name, found in zip(names, spent, strict=True):

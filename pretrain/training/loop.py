@@ -13,13 +13,13 @@ from pretrain.distributed.consensus import library_versions
 from pretrain.distributed.init import process_age
 from pretrain.distributed.shutdown import PREEMPTED, shutdown
 from pretrain.errors import UserError
-from pretrain.evaluation.evaluation import format_measure
+from pretrain.evaluation.evaluation import VALIDATION, format_measure
 from pretrain.losses import compute_terms
 from pretrain.metrics.goodput import Goodput
 from pretrain.metrics.progress import Ledger, Progress, open_null
 from pretrain.metrics.wandb_run import WandbRun
 from pretrain.metrics.writer import MetricWriter
-from pretrain.training.evaluator import Evaluator
+from pretrain.training.evaluator import Evaluator, build_evaluators
 from pretrain.training.replica_check import ReplicaCheck
 from pretrain.training.startup import RunParts, report_measure, restore_or_init
 from pretrain.training.throughput import Profiler, Throughput, peak_memory
@@ -52,7 +52,8 @@ class Loop:
         config = run.config
         self.config, self.spec, self.parts = config, run.spec, run
         self.checkpoints, self.ledger, self.weights = checkpoints, ledger, weights
-        self.evaluator = Evaluator(run, report)
+        self.evaluators = build_evaluators(run, report)
+        self.selecting = next(one for one in self.evaluators if one.selects)  # its losses rank the checkpoints
         self.replica_check = ReplicaCheck(run.spec, config.train.compare_every > 0)
         self.steps = config.train.steps
         self.restore(report)
@@ -81,7 +82,7 @@ class Loop:
         self.rewinds = self.furthest_step = 0  # rewinds since the run last passed its furthest step
         self.hooks = (
             Hook(config.train.compare_every, self.compare_replicas),
-            Hook(config.evaluate.every, self.evaluate),
+            Hook(1, self.evaluate_due),
             Hook(config.checkpoint.every, self.save),
         )
 
@@ -187,7 +188,8 @@ class Loop:
         self.check_bad_steps(self.rewinds, position)
         self.restore(self.progress.note)
         self.write_goodput()
-        self.evaluator.forget()
+        for evaluator in self.evaluators:
+            evaluator.forget()
         self.pending = None
         if self.position != position + 1:  # the recurrent state belongs to other text
             empty = self.spec.init_recurrent_state(self.spec.model, self.config.train.batch_size)
@@ -214,19 +216,23 @@ class Loop:
         self.read_metrics()
         self.replica_check.compare(self.state, self.step)
 
-    def evaluate(self) -> bool:
-        """Score the validation split; False if a stop was requested meanwhile."""
-        if not self.evaluator.enabled:
-            return True
+    def evaluate_due(self, last: bool = False) -> bool:
+        """Run the evaluations that belong after this step and have not run; False if a stop was requested meanwhile."""
+        due = (one for one in self.evaluators if one.is_due(self.step, last) and one.step != self.step)
+        return all(map(self.evaluate, due))
+
+    def evaluate(self, evaluator: Evaluator) -> bool:
+        """Score a split; False if a stop was requested meanwhile."""
         self.read_metrics()
-        with self.ledger.spend("evaluate"):
-            scores = self.evaluator.score(self.state.params, self.step, stop=self.should_stop)
+        category = "evaluate" if evaluator.name == VALIDATION else f"evaluate {evaluator.name}"
+        with self.ledger.spend(category):
+            scores = evaluator.score(self.state.params, self.step, stop=self.should_stop)
         if scores is None:
             return False
         shown, row = scores
-        self.write("validation", self.step, row)
+        self.write(evaluator.name, self.step, row)
         measures = ", ".join(format_measure(*item) for item in shown.items())
-        self.progress.note(f"step {self.step}: validation {measures} ({self.evaluator.scope})")
+        self.progress.note(f"step {self.step}: {evaluator.name} {measures} ({evaluator.scope})")
         return True
 
     def save(self, wait: bool = False) -> None:
@@ -236,7 +242,7 @@ class Loop:
         with self.ledger.spend("save"):
             state = self.spec.to_checkpoint(self.state)
             origin = self.parts.origin | {CONFIG: self.config.to_dict(), TOKENS: self.tokens}
-            metrics = self.evaluator.checkpoint_metrics(self.step)
+            metrics = self.selecting.checkpoint_metrics(self.step)
             # Metrics up to this step are on disk before the checkpoint, so a killed run lacks none.
             self.writer.flush()
             self.checkpoints.save(self.step, state, self.position, metrics, origin, int(state.bad_in_row))
@@ -245,18 +251,20 @@ class Loop:
 
     def finish_evaluation(self) -> bool:
         """Evaluate a restored checkpoint whose evaluation was interrupted; False if it is interrupted again."""
-        last, every = self.step >= self.steps, self.config.evaluate.every
-        due = last or (every > 0 and self.step % every == 0)
-        if not self.step or not due or (last and self.new_measure):
+        last = self.step >= self.steps
+        if not self.step or (last and self.new_measure):
             return True
-        # An earlier start was stopped between this checkpoint's step and the end of its evaluation.
-        loss = self.checkpoints.loss(self.step, self.evaluator.measure)
+        # An earlier start was stopped between this checkpoint's step and the end of its evaluations.
+        loss = self.checkpoints.loss(self.step, self.selecting.measure)
         if loss is not None:
-            self.evaluator.set_loss(self.step, loss)
-            return True
-        if not self.evaluate():
+            self.selecting.set_loss(self.step, loss)
+        for evaluator in self.evaluators:
+            if not evaluator.selects and self.writer.has(evaluator.name, self.step):
+                evaluator.set_loss(self.step)
+        if not self.evaluate_due(last):
             return False
-        if metrics := self.evaluator.checkpoint_metrics(self.step):
+        metrics = self.selecting.checkpoint_metrics(self.step)
+        if loss is None and metrics:
             # A run that makes no step deletes no checkpoint.
             self.checkpoints.add_metrics(self.step, metrics, prune=not last)
         return True
@@ -271,8 +279,7 @@ class Loop:
         """Evaluate and save after the last step."""
         self.read_metrics()
         self.check_bad_steps(self.bad_in_row, self.position - 1)  # an earlier start may have ended here, too
-        scored = self.step == self.first_step or self.evaluator.checkpoint_metrics(self.step) is not None
-        if not scored and not self.evaluate():
+        if self.step != self.first_step and not self.evaluate_due(last=True):
             return self.interrupt()
         self.save(wait=True)
         own = f" ({self.step - self.first_step} in this start)" if self.first_step else ""
@@ -296,7 +303,7 @@ class Loop:
     def open_writer(self) -> MetricWriter:
         """Metric files cut back to the current step; process 0 alone writes them."""
         enabled = [self.config.log[name] and jax.process_index() == 0 for name in ("tensorboard", "csv", "jsonl")]
-        return MetricWriter(str(self.checkpoints.workdir.metrics), *enabled, self.step)
+        return MetricWriter(str(self.checkpoints.workdir.metrics), *enabled, self.step, [*self.config.evaluations])
 
     def write_goodput(self) -> None:
         """Write the time of each category and the newest checkpoint to goodput.jsonl."""

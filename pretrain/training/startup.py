@@ -24,7 +24,7 @@ from pretrain.costs import capacity
 from pretrain.costs.flops import tokens_of_row
 from pretrain.distributed.consensus import assert_equal_on_hosts, on_host0
 from pretrain.errors import UserError
-from pretrain.evaluation.evaluation import measure
+from pretrain.evaluation.evaluation import measure, selected, split_of
 from pretrain.losses.distill import teacher_sets
 from pretrain.metrics.goodput import last_saved_step
 from pretrain.metrics.progress import Ledger, amount
@@ -138,7 +138,7 @@ def build_run(
             other.check_tokenizer(tokenizer, fingerprint)
         before_tokenizing()
 
-    sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
+    sections = configs.data_section(config), config.tokenizer.to_dict(), config.objective.to_dict()
     corpus = prepare(*sections, Workdir(workdir).folders, report=report, accept=accept)
     # Processes may read the data from different disks.
     texts = {f"the text of {split}": corpus.identity(split) for split in corpus.splits}
@@ -302,7 +302,7 @@ def save_config(config, workdir: str) -> None:
 
 def report_measure(run: RunParts, checkpoints: CheckpointManager, step: int, report) -> bool:
     """Report whether validation losses are measured in another way than before; return it."""
-    if "validation" not in run.corpus.splits:
+    if split_of(run.config, selected(run.config)[0])[0] not in run.corpus.splits:
         return False
     before, effect = checkpoints.measures()[-1:], "earlier losses no longer count towards the best checkpoint"
     if step >= run.config.train.steps:  # the last loss may be missing: compare with the run's own config
