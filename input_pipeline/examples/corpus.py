@@ -2,14 +2,12 @@
 
 import contextlib
 import hashlib
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from input_pipeline import batching, corruption, splits, validate
-from input_pipeline.batching.mixture import hash_key
 from input_pipeline.batching.train import BatchContext
 from input_pipeline.corruption.examples import UNLABELLED, Frame
 from input_pipeline.errors import DataError
@@ -18,8 +16,6 @@ from input_pipeline.examples.table import Examples, join, open_or_make
 from input_pipeline.io import Folders
 from input_pipeline.sources.base import Source
 from input_pipeline.tokenizers.base import Tokenizer
-
-SAMPLE = 102  # purpose of the keys by which a few examples are drawn
 
 
 def prepare(
@@ -173,18 +169,3 @@ class ExampleEvaluation:
         """The batches in order: this host's rows of each."""
         with contextlib.closing(batching.read(self.passes, 0, len(self), 0, self.prefetch)) as batches:
             yield from batches
-
-
-def draw(table: Examples, number: int, seed: int, balanced: bool) -> Examples:
-    """`number` records drawn by `seed`; `balanced`: as many of each class as there are, in turn."""
-    records = len(table.json_ends)
-    order = np.random.default_rng(hash_key(seed, SAMPLE)).permutation(records)
-    if balanced:
-        labels = np.full(records, UNLABELLED, np.float64)
-        labels[table.numbers] = table.targets
-        by_class = [order[labels[order] == label] for label in np.unique(labels)]
-        turns = itertools.zip_longest(*(one.tolist() for one in by_class))
-        order = np.array([record for turn in turns for record in turn if record is not None])
-    wanted = np.zeros(records, bool)
-    wanted[order[:number]] = True
-    return table.select(wanted)

@@ -100,6 +100,13 @@ def test_task_is_learned_and_scored(kind, folder, capsys):
         assert scores["loss"] == pytest.approx(np.mean(nats), abs=1e-4)
 
 
+def test_pairs_of_a_model_with_one_type(folder):
+    """As RoBERTa: the second text has the type of the first. A loss that is not finite would end the run."""
+    keys = ["--config.model.types=1", "--config.objective.texts=('text', 'question')", "--config.train.steps=2"]
+    keys += ["--config.train.max_bad_steps=1", "--config.schedule.warmup=0"]
+    assert cli.main([*recipe(folder, "classification"), *keys]) == 0
+
+
 def test_resumed_run_equals_the_uninterrupted_one(folder):
     command = recipe(folder, "classification")
     keys = ["--config.train.steps=20", "--config.checkpoint.every=10", "--config.schedule.decay_steps=20"]

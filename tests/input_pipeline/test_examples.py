@@ -1,0 +1,122 @@
+"""Labelled records as batches: every example once an epoch, rows of one length together, frames, and what is kept."""
+
+import json
+
+import numpy as np
+import pytest
+
+from configs import common
+from input_pipeline import pipeline
+from input_pipeline.corruption.examples import Frame
+from input_pipeline.errors import DataError
+from input_pipeline.examples.batches import WINDOW
+from input_pipeline.io import Folders
+
+SIZES = [1 + (7 * n) % 40 for n in range(200)]
+
+
+@pytest.fixture
+def prepare(tmp_path):
+    """A corpus of 200 records of 1 to 40 bytes, as a config has them."""
+    source = tmp_path / "train.jsonl"
+    rows = [{"text": "x" * size, "label": ("no", "yes")[size % 2]} for size in SIZES]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def make(**data):
+        config = common.base()
+        config.objective = common.classification()
+        config.objective.labels = ("no", "yes")
+        config.tokenizer.kind = "bytes"
+        config.data.update(train=f"jsonl:{source}", layout="examples", length=48, holdout=0.0, **data)
+        sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
+        folders = Folders(data=tmp_path / "data", tokenizer=tmp_path / "tokenizer")
+        return pipeline.prepare(*sections, folders, report=lambda message: None)
+
+    return make
+
+
+def read(corpus, number, **options):
+    batches = corpus.batches(seed=3, batch_size=8, workers=0, prefetch=2, **options)
+    found = [next(batches) for _ in range(number)]
+    batches.close()
+    return found
+
+
+def test_every_example_once_an_epoch(prepare):
+    """64 batches of 8 are 512 examples of 200: two epochs whole, and a part of the third."""
+    batches = read(prepare(), WINDOW)
+    seen = np.concatenate([(batch["segments"] > 0).sum(1) - 1 for batch in batches])  # less the end token
+    counts = np.bincount(seen, minlength=41)
+    once = np.bincount(SIZES, minlength=41)
+    assert (counts >= 2 * once).all() and (counts <= 3 * once).all()
+
+
+def test_batches_have_the_least_length_that_holds_their_rows(prepare):
+    batches = read(prepare(buckets=(16, 32)), 20)
+    longest = [int((batch["segments"] > 0).sum(1).max()) for batch in batches]
+    lengths = [batch["tokens"].shape[1] for batch in batches]
+    assert lengths == [next(size for size in (16, 32, 48) if size >= most) for most in longest]
+    assert set(lengths) == {16, 32, 48}
+
+
+def test_batches_depend_on_seed_and_number_alone(prepare):
+    corpus = prepare()
+    whole, later = read(corpus, 6), read(corpus, 2, start=4)
+    host = read(corpus, 6, rows=np.array([1, 6]))
+    for a, b in zip(whole[4:], later, strict=True):
+        assert all(np.array_equal(a[name], b[name]) for name in a)
+    for a, b in zip(whole, host, strict=True):
+        assert all(np.array_equal(a[name][[1, 6]], b[name]) for name in a)
+
+
+def test_evaluation_reads_each_example_once_in_order_of_length(prepare):
+    data = prepare().evaluation("train", length=48, stride=48, batch_size=64)
+    batches = list(data.batches())
+    used = [(batch["segments"] > 0).sum(1) for batch in batches]
+    assert [batch["weights"].sum() for batch in batches] == [64, 64, 64, 8]
+    sizes = np.concatenate(used)[:200] - 1
+    assert sizes.tolist() == sorted(SIZES) and [SIZES[n] for n in data.order] == sizes.tolist()
+    assert data.scope == "all 200 examples"
+
+
+def test_examples_outlive_their_source(prepare, tmp_path):
+    before = prepare().identity("train")
+    (tmp_path / "train.jsonl").unlink()
+    assert prepare().identity("train") == before
+    (tmp_path / "train.jsonl").write_text('{"text": "other", "label": 1}\n')
+    assert prepare().identity("train") != before
+
+
+SPECIAL = {"classifier": 1, "separator": 2, "end": 3}
+
+
+@pytest.mark.parametrize(
+    ("frames", "texts", "tokens", "types"),
+    [
+        (((), ()), ([7, 8],), [1, 7, 8, 2, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0, 0]),
+        (((), ()), ([7, 8], [9]), [1, 7, 8, 2, 9, 2, 0, 0], [0, 0, 0, 0, 1, 1, 0, 0]),
+        (((), ()), ([7] * 5, [9] * 3), [1, 7, 7, 7, 2, 9, 9, 2], [0, 0, 0, 0, 0, 1, 1, 1]),
+        (  # XLNet's
+            (("$A", "separator", "classifier"), ("$A", "separator", "$B", "separator", "classifier")),
+            ([7, 8], [9]),
+            [7, 8, 2, 9, 2, 1, 0, 0],
+            [0, 0, 0, 1, 1, 2, 0, 0],
+        ),
+        (
+            ((), ("classifier", "$A", "separator", "separator", "$B", "separator")),
+            ([7], [9]),
+            [1, 7, 2, 2, 9, 2, 0, 0],
+            [0, 0, 0, 0, 1, 1, 0, 0],
+        ),
+    ],
+)
+def test_frames(frames, texts, tokens, types):
+    rows = np.zeros((2, 8), np.int32)
+    used = Frame(*frames, SPECIAL).fill([np.array(text) for text in texts], *rows)
+    assert rows[0].tolist() == tokens and used == sum(token > 0 for token in tokens)
+    assert rows[1].tolist() == types
+
+
+def test_frame_names_what_the_tokenizer_lacks():
+    with pytest.raises(DataError, match="has no classifier"):
+        Frame(("classifier", "$A"), (), {"end": 3})
