@@ -14,17 +14,15 @@ from pretrain.errors import UserError
 from pretrain.interop.family import Family
 from pretrain.interop.weight_map import OUTPUTS_FIRST
 
-ROWS, CHOICES, TOKENS, SPANS = "SequenceClassification", "MultipleChoice", "TokenClassification", "QuestionAnswering"
-ENDINGS = {"classification": ROWS, "regression": ROWS, "choice": CHOICES, "tagging": TOKENS, "extraction": SPANS}
+ROWS, CHOICES, TOKENS = "SequenceClassification", "MultipleChoice", "TokenClassification"
+ENDINGS = {"classification": ROWS, "regression": ROWS, "choice": CHOICES, "tagging": TOKENS}
 PIPELINES = {ROWS: "text-classification", CHOICES: "multiple-choice", TOKENS: "token-classification"}
-PIPELINES |= {SPANS: "question-answering"}
 DENSE, OUT, POOLER = "task_head/dense", "task_head/out", "pooler"
-OF_TOKENS = {TOKENS: {OUT: "classifier"}, SPANS: {OUT: "qa_outputs"}}
-DECODER = {ROWS: {OUT: "score"}, TOKENS: {OUT: "classifier"}, SPANS: {OUT: "qa_outputs"}}
-LLAMA = {ROWS: {OUT: "score"}, TOKENS: {OUT: "score"}, SPANS: {OUT: "qa_outputs"}}
+OF_TOKENS = {TOKENS: {OUT: "classifier"}}
+DECODER = {ROWS: {OUT: "score"}, TOKENS: {OUT: "classifier"}}
+LLAMA = {ROWS: {OUT: "score"}, TOKENS: {OUT: "score"}}
 BART = {
     ROWS: {DENSE: "classification_head.dense", OUT: "classification_head.out_proj"},
-    SPANS: {OUT: "qa_outputs"},
 }
 
 
@@ -57,10 +55,8 @@ HEADS: dict[str, dict[str, dict[str, str]]] = {
     "ctrl": {ROWS: {OUT: "classifier"}},
     "bart": BART,
     "mbart": BART,
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), LLAMA),
-    "gemma": {ROWS: LLAMA[ROWS], TOKENS: LLAMA[TOKENS]},
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma"), LLAMA),
 }
-SIMPLE = ("xlnet", "xlm")  # whose class without a beam of starts is named so
 
 
 def with_head(family: Family, ending: str, template: Sequence[Sequence[str]] = ()) -> Family:
@@ -72,7 +68,6 @@ def with_head(family: Family, ending: str, template: Sequence[Sequence[str]] = (
     if ending not in heads:
         known = ", ".join(heads) or "none"
         raise UserError(f"{family.model_type} has no class For{ending}. Its classes of tasks: {known}.")
-    suffix = "Simple" if ending == SPANS and family.model_type in SIMPLE else ""
 
     def names(section: Mapping) -> dict[str, str]:
         kept = {ours: name for ours, name in family.table(section).items() if not family.is_head(name)}
@@ -82,7 +77,7 @@ def with_head(family: Family, ending: str, template: Sequence[Sequence[str]] = (
         family,
         names=names,
         layouts={**family.layouts, f"{DENSE}/kernel": OUTPUTS_FIRST, f"{OUT}/kernel": OUTPUTS_FIRST},
-        architecture=lambda section: _stem(family.architecture(section)) + f"For{ending}{suffix}",
+        architecture=lambda section: _stem(family.architecture(section)) + f"For{ending}",
         tied={},
         extra_keys=lambda config: {**family.extra_keys(config), **label_keys(config)},
         template=tuple(template) or family.template,
@@ -124,7 +119,7 @@ def set_objective(config: ConfigDict, ending: str, given: Mapping) -> None:
     """Sets the sections of an imported model of a task: its objective and labels, and no data."""
     labels = given.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     names = tuple(name for _, name in sorted((int(number), name) for number, name in labels.items()))
-    kinds = {ROWS: "classification", CHOICES: "choice", TOKENS: "tagging", SPANS: "extraction"}
+    kinds = {ROWS: "classification", CHOICES: "choice", TOKENS: "tagging"}
     kind = "regression" if ending == ROWS and len(names) == 1 else kinds[ending]
     config.objective = common.OBJECTIVES[kind]()
     if kind in ("classification", "tagging"):
