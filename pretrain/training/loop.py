@@ -9,7 +9,7 @@ import jax
 
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.checkpoints.restore import CONFIG, TOKENS
-from pretrain.distributed.consensus import library_versions
+from pretrain.distributed.consensus import library_versions, on_host0
 from pretrain.distributed.init import process_age
 from pretrain.distributed.shutdown import PREEMPTED, shutdown
 from pretrain.errors import UserError
@@ -258,8 +258,10 @@ class Loop:
         loss = self.checkpoints.loss(self.step, self.selecting.measure)
         if loss is not None:
             self.selecting.set_loss(self.step, loss)
+        # Process 0 alone has the files, and an evaluation is collective: all processes must skip the same ones.
+        scored = on_host0(lambda: [one.name for one in self.evaluators if self.writer.has(one.name, self.step)])
         for evaluator in self.evaluators:
-            if not evaluator.selects and self.writer.has(evaluator.name, self.step):
+            if not evaluator.selects and evaluator.name in scored:
                 evaluator.set_loss(self.step)
         if not self.evaluate_due(last):
             return False

@@ -184,3 +184,25 @@ def test_all_processes_use_the_same_older_checkpoint(copy, tmp_path, text):
     assert done.returncode == 0, done.stdout
     assert "restored checkpoint 4" in done.stdout
     assert (workdir / "checkpoints" / "broken" / "8").is_dir()
+
+
+@pytest.mark.slow
+def test_named_evaluations_when_two_processes_resume(tmp_path, text):
+    """From a checkpoint at which one is due: process 0 alone has the rows of metrics, and all must skip it alike."""
+    recipe, workdir = tmp_path / "recipe.py", tmp_path / "run"
+    recipe.write_text(
+        "from configs import quickstart\n\n\n"
+        "def get_config(variant=''):\n"
+        "    config = quickstart.get_config('tiny')\n"
+        "    config.evaluations = {'again': {'every': 4, 'batches': 1}}\n"
+        "    return config\n"
+    )
+    options = {"train__steps": 8, "evaluate__every": 4, "checkpoint__every": 4, "train__patience": 60}
+    line = launch(workdir, text, recipe=str(recipe), **options)
+    done = finish(line)
+    assert done.returncode == 0, done.stderr
+    rows = (workdir / "metrics" / "again.csv").read_text()
+    shutil.rmtree(workdir / "checkpoints" / "8")
+    done = finish(line)
+    assert done.returncode == 0, done.stderr
+    assert (workdir / "metrics" / "again.csv").read_text() == rows
