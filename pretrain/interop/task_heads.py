@@ -121,6 +121,10 @@ def set_objective(config: ConfigDict, ending: str, given: Mapping) -> None:
     names = tuple(name for _, name in sorted((int(number), name) for number, name in labels.items()))
     kinds = {ROWS: "classification", CHOICES: "choice", TOKENS: "tagging"}
     kind = "regression" if ending == ROWS and len(names) == 1 else kinds[ending]
+    several = "multi_label_classification", *["regression"] * (len(names) > 1)
+    if ending == ROWS and given.get("problem_type") in several:
+        problem = f"problem_type={given['problem_type']} with {len(names)} labels"
+        raise UserError(f"{problem}: only one label or number a row is supported. Import its base class.")
     config.objective = common.OBJECTIVES[kind]()
     if kind in ("classification", "tagging"):
         config.objective.labels = names

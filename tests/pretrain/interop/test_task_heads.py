@@ -1,5 +1,7 @@
 """Classes with heads of tasks, against Hugging Face's library: logits and losses, imported and exported again."""
 
+import json
+
 import hub
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from test_models import assert_equal_tensors, read_json
 
 from pretrain import config as configs
 from pretrain.checkpoints.restore import Checkpoints
+from pretrain.errors import UserError
 from pretrain.interop.hf_export import export_folder
 from pretrain.interop.hf_import import import_folder
 from pretrain.losses.objective import BoundModel
@@ -118,3 +121,13 @@ def test_head(kind, case, tmp_path):
     assert read_json(tmp_path / "back")["architectures"] == [kind]
     assert choices or again.config.id2label == {0: "no", 1: "yes", 2: "so"}
     assert_equal_tensors(tmp_path / "theirs", tmp_path / "back")
+
+
+@pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
+def test_several_labels_a_row_are_refused(problem, tmp_path):
+    made("BertForSequenceClassification", "bert", tmp_path / "theirs")
+    file = tmp_path / "theirs" / "config.json"
+    file.write_text(json.dumps(read_json(tmp_path / "theirs") | {"problem_type": problem}))
+    with pytest.raises(UserError, match=f"problem_type={problem} with 3 labels"):
+        import_folder(str(tmp_path / "theirs"), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

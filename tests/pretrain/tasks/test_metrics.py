@@ -179,7 +179,6 @@ def test_require_names_the_missing_package(monkeypatch):
 def test_metrics_serve_the_objectives_of_configs():
     for objective in (common.classification(), common.regression(), common.choice(), common.tagging()):
         metrics.require(objective["kind"], objective["metrics"])
-    metrics.require("extraction", common.extraction()["metrics"])
     assert common.tagging()["scheme"] in tagging.SCHEMES
 
 
