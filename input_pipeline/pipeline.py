@@ -13,7 +13,7 @@ import numpy as np
 from input_pipeline import batching, corruption, splits, validate
 from input_pipeline.batching.eval import EvalRows, Evaluation, Task
 from input_pipeline.batching.mixture import mixing_weights
-from input_pipeline.batching.train import BatchContext, MixedBatches, Ramp, SegmentBatches, StreamBatches
+from input_pipeline.batching.train import BatchContext, MixedBatches, Ramp, SegmentBatches, StreamBatches, rows_of_host
 from input_pipeline.errors import DataError
 from input_pipeline.examples import corpus as example_corpus
 from input_pipeline.io import Folders, replace, writable
@@ -271,7 +271,7 @@ class Corpus:
         Batch n is a function of (seed, n). rows: the rows of it that this host needs (None: all). ramp: sizes
         of batches that grow to `batch_size`. `workers` processes read ahead (0: threads), `prefetch` batches in all.
         """
-        numbered = self._numbered(seed, batch_size, _rows(rows, batch_size), ramp)
+        numbered = self._numbered(seed, batch_size, rows_of_host(rows, batch_size), ramp)
         return batching.read(numbered, start, batching.ENDLESS, workers, prefetch)
 
     def _numbered(
@@ -332,7 +332,7 @@ class Corpus:
         stream, objective = self.stream(split), self._objective
         layout, stride = layout or self._data["layout"], stride or length
         validate.check_stride(stride, length, layout, objective)
-        context = BatchContext(objective, layout, EVAL_SEED, batch_size, length, _rows(rows, batch_size))
+        context = BatchContext(objective, layout, EVAL_SEED, batch_size, length, rows_of_host(rows, batch_size))
         whole = count_targets(stream, self.tokenizer)
         if layout == "stream" and objective.two_segments:
             segments = self._builder.segments(stream, length)
@@ -361,7 +361,7 @@ class Corpus:
         """Sources of a split that are (source, target) pairs, by spec, one pair a row: `limit` of each (0: all)."""
         self.stream(split)
         layout, tasks = self._data["layout"], {}
-        context = BatchContext(self._objective, layout, EVAL_SEED, batch_size, length, _rows(rows, batch_size))
+        context = BatchContext(self._objective, layout, EVAL_SEED, batch_size, length, rows_of_host(rows, batch_size))
         for part in self._splits[split]:
             if not part.stream.counts.documents or not self._builder.has_text_pairs(part.stream):
                 continue
@@ -371,10 +371,6 @@ class Corpus:
                 originals = functools.partial(self._originals, part, numbers)
                 tasks[part.source.spec] = Task(pairs, numbers, context, originals, self._data["prefetch"])
         return tasks
-
-
-def _rows(rows: np.ndarray | None, batch_size: int) -> np.ndarray:
-    return np.arange(batch_size) if rows is None else np.asarray(rows, np.int64)
 
 
 def _read_documents(part: Part, sentences: str = "") -> Iterator[Document]:

@@ -48,6 +48,11 @@ class BatchContext:
         return hash_key(self.seed, *words) * (1 << 31) + numbers
 
 
+def rows_of_host(rows: np.ndarray | None, batch_size: int) -> np.ndarray:
+    """The rows of a batch that this host needs, int64 [n]; None means all."""
+    return np.arange(batch_size) if rows is None else np.asarray(rows, np.int64)
+
+
 class Ramp(NamedTuple):
     """Sizes of all batches, and for each size the rows that this host needs."""
 

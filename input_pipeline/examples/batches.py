@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -63,11 +63,13 @@ class ExamplePass:
     table: Examples
     lengths: tuple[int, ...]
     limit: int = 0  # read the first so many batches of examples alone; 0: all
-    order: np.ndarray = field(init=False)  # int64, the examples as they are read
 
-    def __post_init__(self):
+    @functools.cached_property
+    def order(self) -> np.ndarray:
+        """The examples as they are read, int64 [n]."""
+        # The first ones of the data, not the shortest: those would be a part of another kind.
         number = min(len(self.table), self.limit * self.context.batch_size or len(self.table))
-        object.__setattr__(self, "order", np.argsort(self.table.lengths[:number], kind="stable"))
+        return np.argsort(self.table.lengths[:number], kind="stable")
 
     def __len__(self) -> int:
         return -(-len(self.order) // self.context.batch_size)
@@ -85,9 +87,7 @@ def fill(context: BatchContext, table: Examples, numbers: np.ndarray, lengths: S
     longest = table.lengths[numbers].max()
     # The longest row of the whole batch decides, so that all hosts agree; longer ones than all are cut.
     length = next((size for size in lengths if size >= longest), lengths[-1])
-    batch = BatchContext(
-        context.objective, context.layout, context.seed, context.batch_size, length, context.rows
-    ).empty()
+    batch = replace(context, length=length).empty()
     slots = np.flatnonzero(context.rows < len(numbers))
     context.objective.write(batch, slots, [table[one] for one in numbers[context.rows[slots]].tolist()])
     return batch

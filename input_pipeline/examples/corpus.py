@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from input_pipeline import batching, corruption, splits, validate
-from input_pipeline.batching.train import BatchContext
+from input_pipeline.batching.train import BatchContext, rows_of_host
 from input_pipeline.corruption.examples import UNLABELLED, Frame
 from input_pipeline.errors import DataError
 from input_pipeline.examples.batches import ExampleBatches, ExamplePass, bucket_lengths
@@ -131,8 +131,8 @@ class ExampleCorpus:
         return {}
 
     def _context(self, seed: int, batch_size: int, rows: np.ndarray | None, length: int) -> BatchContext:
-        rows = np.arange(batch_size) if rows is None else np.asarray(rows, np.int64)
-        return BatchContext(self._objective, self._data["layout"], seed, batch_size, length, rows)
+        needed = rows_of_host(rows, batch_size)
+        return BatchContext(self._objective, self._data["layout"], seed, batch_size, length, needed)
 
     def _lengths(self, length: int) -> tuple[int, ...]:
         return bucket_lengths(self._data["buckets"], length)

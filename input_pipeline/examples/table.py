@@ -50,11 +50,20 @@ class Examples:
 
     def select(self, wanted: np.ndarray) -> "Examples":
         """The examples of the records where `wanted` (bool [records]) is true."""
-        chosen = np.flatnonzero(wanted[self.numbers])
-        found = [self[number] for number in chosen.tolist()]
-        kept = np.flatnonzero(wanted)
+        chosen, kept = np.flatnonzero(wanted[self.numbers]), np.flatnonzero(wanted)
+        parts = (chosen[:, None] * self.ends.shape[1] + np.arange(self.ends.shape[1])).reshape(-1)
+        ids, ends = _take(self.ids, self.ends.reshape(-1), parts)
+        text, text_ends = _take(self.json, self.json_ends, kept)
         renumbered = np.cumsum(wanted) - 1
-        return from_examples(found, renumbered[self.numbers[chosen]], [self.record(one) for one in kept.tolist()])
+        return Examples(
+            ids=ids,
+            ends=ends.reshape(len(chosen), -1),
+            targets=self.targets[chosen],
+            lengths=self.lengths[chosen],
+            numbers=renumbered[self.numbers[chosen]],
+            json=text,
+            json_ends=text_ends,
+        )
 
     def holdout_ranks(self) -> np.ndarray:
         """A hash in [0, 1) of each record's content."""
@@ -69,6 +78,16 @@ class Examples:
         for array in (self.ids, self.ends, self.targets, self.lengths):
             digest.update(array.tobytes())
         return digest.hexdigest()
+
+
+def _take(values: np.ndarray, ends: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The `chosen` stretches of `values`, one after the other, and their ends; stretch i ends at ends[i]."""
+    starts = np.concatenate([[0], ends[:-1]])[chosen]
+    sizes = ends[chosen] - starts
+    new_ends = np.cumsum(sizes)
+    # Where each stretch moves to, less where it was, is added to the place of each of its values.
+    places = np.arange(sizes.sum()) + np.repeat(starts - (new_ends - sizes), sizes)
+    return values[places], new_ends
 
 
 def from_examples(examples: Sequence[Example], numbers: Sequence[int], records: Sequence[Mapping]) -> Examples:

@@ -19,15 +19,13 @@ HEAD_STD = 0.02  # initial standard deviation of heads, as in the releases of BE
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What a model predicts besides, or instead of, tokens.
+    """What a model predicts instead of tokens.
 
     unit: "row", one prediction for each row, or "token". outputs: numbers of a prediction.
-    keeps_token_head: whether the head that predicts tokens stays too.
     """
 
     unit: str
     outputs: int
-    keeps_token_head: bool = False
 
 
 class Head(nn.Module):

@@ -19,6 +19,7 @@ from pretrain.commands.shared import config_of
 from pretrain.costs import flops
 from pretrain.costs.capacity import on_device, whole_bytes
 from pretrain.errors import USER_ERRORS
+from pretrain.evaluation.evaluation import describe_loss
 from pretrain.interop import families
 from pretrain.metrics.progress import amount
 from pretrain.metrics.tables import show
@@ -111,7 +112,7 @@ def report(config, format: str, workdir: str = "") -> None:
     if max(facts["needs"].values()) > 1:
         print(f"devices: at least {needs}, split by config.mesh.fsdp; `pretrain plan` adds activations")
     if run := facts["run"]:
-        loss = "" if run["loss"] is None else f"validation loss {run['loss']:.4f}, "
+        loss = "" if run["loss"] is None else f"{describe_loss(config, run['loss'])}, "
         print(f"run: step {run['step']:,}/{config.train.steps:,}, {loss}saved {run['saved']}")
         for row in run["changes"]:
             print(f"changed: {changes.describe(row)}, {row['date']}")

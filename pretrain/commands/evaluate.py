@@ -84,6 +84,8 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         if run.teacher:  # its part of the loss is scored too
             checkpoint = checkpoints.workdir.checkpoint(step)
             restore.check_origin(checkpoint, restore.read_data(checkpoint), {"teacher": run.teacher.fingerprint})
+        if arguments.predictions and not objective.metrics:
+            raise UserError(f"--predictions: objective {config.objective.kind} is no task. Leave it out.")
         compressors = {name: compress for name, compress in COMPRESSORS.items() if name in asked}
         text = run.corpus.raw_bytes(split) if compressors else b""
         # Compressed before the model is restored, so that both are not in memory at once.

@@ -34,6 +34,15 @@ def selected(config) -> tuple[str, str]:
     return name, config.objective.selects if term == "loss" else term
 
 
+def describe_loss(config, loss: float) -> str:
+    """The loss of a checkpoint in words; that of an accuracy or a metric is 1 less it."""
+    name, term = selected(config)
+    metrics = config.objective.metrics if "metrics" in config.objective else ()
+    if term.endswith("accuracy") or term in metrics:
+        return f"{name} {format_measure(term, 1 - loss)}"
+    return f"{name} {format_measure(term, loss)}"
+
+
 def split_of(config, name: str) -> tuple[str, int]:
     """(split, number of batches or 0 for all) that the evaluation of a name reads."""
     if name == VALIDATION:

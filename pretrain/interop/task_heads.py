@@ -21,14 +21,12 @@ DENSE, OUT, POOLER = "task_head/dense", "task_head/out", "pooler"
 OF_TOKENS = {TOKENS: {OUT: "classifier"}}
 DECODER = {ROWS: {OUT: "score"}, TOKENS: {OUT: "classifier"}}
 LLAMA = {ROWS: {OUT: "score"}, TOKENS: {OUT: "score"}}
-BART = {
-    ROWS: {DENSE: "classification_head.dense", OUT: "classification_head.out_proj"},
-}
+BART = {ROWS: {DENSE: "classification_head.dense", OUT: "classification_head.out_proj"}}
 
 
-def _pooled(pooler: str, out: str = "classifier") -> dict[str, str]:
+def _pooled(pooler: str) -> dict[str, str]:
     """BERT's head: the pooler that pretraining has, or one of the head, and a linear map."""
-    return {POOLER: pooler, DENSE: pooler, OUT: out}
+    return {POOLER: pooler, DENSE: pooler, OUT: "classifier"}
 
 
 def _both(names: dict[str, str]) -> dict[str, dict[str, str]]:

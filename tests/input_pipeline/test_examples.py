@@ -27,7 +27,7 @@ def prepare(tmp_path):
         config.objective = common.classification()
         config.objective.labels = ("no", "yes")
         config.tokenizer.kind = "bytes"
-        config.data.update(train=f"jsonl:{source}", layout="examples", length=48, holdout=0.0, **data)
+        config.data.update(train=f"jsonl:{source}", **{"layout": "examples", "length": 48, "holdout": 0.0} | data)
         sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
         folders = Folders(data=tmp_path / "data", tokenizer=tmp_path / "tokenizer")
         return pipeline.prepare(*sections, folders, report=lambda message: None)
@@ -77,6 +77,18 @@ def test_evaluation_reads_each_example_once_in_order_of_length(prepare):
     sizes = np.concatenate(used)[:200] - 1
     assert sizes.tolist() == sorted(SIZES) and [SIZES[n] for n in data.order] == sizes.tolist()
     assert data.scope == "all 200 examples"
+
+
+def test_held_out_records_are_the_others_of_the_source(prepare):
+    whole, parts = prepare().examples("train"), prepare(holdout=0.3)
+    found = [parts.examples(split) for split in ("train", "validation")]
+    held = whole.holdout_ranks() < 0.3
+    assert 0 < held.sum() < len(whole)  # equal records are held out together
+    for table, wanted in zip(found, (~held, held), strict=True):
+        assert len(table) == wanted.sum()
+        for one, other in enumerate(np.flatnonzero(wanted).tolist()):
+            assert table.record(one) == whole.record(other) and table[one].target == whole[other].target
+            assert np.array_equal(table[one].parts[0], whole[other].parts[0])
 
 
 def test_examples_outlive_their_source(prepare, tmp_path):

@@ -113,14 +113,6 @@ def standard_error(share: float, examples: int) -> float:
     return math.sqrt(share * (1 - share) / (examples - 1)) if examples > 1 else math.nan
 
 
-def summary(values: Sequence[float]) -> dict[str, float]:
-    """Median, lowest and highest of the values of several seeds, with their standard deviation (n - 1)."""
-    found = np.asarray(values, np.float64)
-    deviation = float(found.std(ddof=1)) if len(found) > 1 else 0.0
-    edges = {"median": float(np.median(found)), "low": float(found.min()), "high": float(found.max())}
-    return edges | {"deviation": deviation, "runs": len(found)}
-
-
 def ratio(part: float, whole: float) -> float:
     """A quotient; 0 if `whole` is."""
     return part / whole if whole else 0.0

@@ -1,5 +1,6 @@
 """A task from its records to the figure: training, resuming, scoring and predictions, by configs alone."""
 
+import csv
 import json
 import shutil
 
@@ -98,6 +99,19 @@ def test_task_is_learned_and_scored(kind, folder, capsys):
         assert scores["accuracy"] == np.mean([row["prediction"] == row["label"] for row in rows]) > 0.9
         nats = [-np.log(row["scores"][row["label"]]) for row in rows]
         assert scores["loss"] == pytest.approx(np.mean(nats), abs=1e-4)
+
+
+def test_predictions_are_of_tasks(whole, capsys):
+    assert cli.main(["evaluate", f"--workdir={whole}", "--predictions=out.jsonl"]) == 2
+    assert "--predictions" in capsys.readouterr().err
+
+
+def test_describe_names_what_selects(folder, capsys):
+    assert cli.main([*recipe(folder, "classification"), "--config.train.steps=2", "--config.schedule.warmup=0"]) == 0
+    capsys.readouterr()
+    assert cli.main(["describe", "--workdir=run"]) == 0
+    (row,) = csv.DictReader((folder / "run" / "metrics" / "validation.csv").read_text().splitlines())
+    assert f"validation accuracy {100 * float(row['accuracy']):.1f} %" in capsys.readouterr().out
 
 
 def test_pairs_of_a_model_with_one_type(folder):
