@@ -70,6 +70,7 @@ class Frame:
         room = len(tokens) - self.size(len(texts))
         sizes = truncate(len(texts[0]), len(texts[1]), room) if len(texts) == 2 else (min(len(texts[0]), room),)
         place = text = 0
+        # Negative codes are texts, -2 and -1; all others are ids.
         for code in self.frames[len(texts) - 1]:
             if code < 0:
                 text = code + 2
@@ -185,6 +186,7 @@ class Choice(Labelled):
         if len(texts) != number:
             raise DataError(f"{len(texts)} choices instead of objective.number={number}. Change the key.")
         parts = tuple(map(self.tokenizer.encode, [*asked, *texts]))
+        # All rows of an example have the length of its longest choice.
         longest = max(map(len, parts[len(asked) :])) + sum(map(len, parts[: len(asked)]))
         return [Example(parts, self.target(record), longest + self.frame.size(1 + len(asked)))]
 
@@ -247,6 +249,7 @@ class Tagging(Labelled):
     def first_tokens(self, example: Example, length: int) -> tuple[np.ndarray, np.ndarray]:
         """(places of the words' first tokens in a row of `length`, which words these are: bool [words])."""
         sizes = example.parts[1]
+        # A word without a token, such as one of control characters alone, has no place.
         places = self.frame.before + np.cumsum(sizes) - sizes
         last = length - (self.frame.size(1) - self.frame.before)
         there = (places < last) & (sizes > 0)

@@ -41,6 +41,7 @@ def prepare(
             made.append(open_or_make(source, task, folder.parent / f"{folder.name}-{digest}", limit, report))
         tables[name] = join(made)
     share = splits.holdout_share(data)
+    # By content, as documents are held out: equal records are on one side.
     if "validation" not in tables and share and "train" in tables:
         held = tables["train"].holdout_ranks() < share
         tables["validation"], tables["train"] = tables["train"].select(held), tables["train"].select(~held)

@@ -75,6 +75,7 @@ class Examples:
     def identity(self) -> str:
         """Hash of everything that batches are made from."""
         digest = hashlib.blake2b(digest_size=16)
+        # Without the records: a field that no objective reads may change.
         for array in (self.ids, self.ends, self.targets, self.lengths):
             digest.update(array.tobytes())
         return digest.hexdigest()
@@ -113,6 +114,7 @@ def join(tables: Sequence[Examples]) -> Examples:
     ids = np.cumsum([0, *(len(one.ids) for one in tables)])
     texts = np.cumsum([0, *(len(one.json) for one in tables)])
     records = np.cumsum([0, *(len(one.json_ends) for one in tables)])
+    # Places in a joined array begin where those of the tables before end.
     shifted = {"ends": ids, "json_ends": texts, "numbers": records}
     fields = {}
     for name in Examples.__dataclass_fields__:

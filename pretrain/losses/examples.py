@@ -109,7 +109,7 @@ class Choice(Classification):
     def logits(self, model: BoundModel, batch: Mapping, carried, key):
         B, C, T = batch["tokens"].shape
         rows = {name: batch[name].reshape(B * C, T) for name in ("tokens", "types", "segments", "positions")}
-        # Each choice draws its own dropout.
+        # Each choice draws its own dropout: rows are numbered as if they were those of a batch.
         row = (batch["row"][:, None] * C + jnp.arange(C)[None]).reshape(-1)
         logits, carried = super().logits(model, {**batch, **rows, "row": row}, carried, key)
         return logits.reshape(B, C), carried

@@ -21,6 +21,7 @@ class Predictions:
     def __init__(self, section: Mapping, data: ExampleEvaluation, outputs: Sequence[Mapping[str, np.ndarray]]):
         self.section, self.table, self.objective = section, data.table, data.passes.context.objective
         size, order = data.passes.context.batch_size, data.order
+        # Rows came in order of length: `back` puts them in the order of the data.
         back = np.argsort(order, kind="stable")
         self.examples, self.targets = order[back], self.table.targets[order[back]]
         # Rows of a batch may be longer than those of another.
@@ -79,6 +80,7 @@ class Tags(Predictions):
         example, tags = self.table[int(self.examples[place])], self.outputs["tags"][place]
         places, there = self.objective.first_tokens(example, len(tags))
         predicted = np.full(len(there), self.names.index(OUTSIDE) if OUTSIDE in self.names else 0)
+        # The prediction of a word is that of its first token (Devlin et al. 2018, section 5.3).
         predicted[there] = tags[places]
         true = example.parts[2].tolist()
         return predicted.tolist(), [] if UNLABELLED in true else true
