@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from input_pipeline.sources.base import to_bytes
+from input_pipeline.tokenizers import offsets
 
 # Spellings of each special token; the first that a tokenizer knows is used. An id may have several
 # names: BERT's separator is its end, and RoBERTa and BART begin with <s> and separate by </s>. The last are those of
@@ -80,6 +81,18 @@ class Tokenizer(abc.ABC):
     def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each of `texts`, in one thread."""
         return [self.encode(text) for text in texts]
+
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(ids, starts, ends), int32 [n]: `encode`, and the characters text[start:end] that each id came from.
+
+        White space at both ends of a range is left out (see `offsets`).
+        """
+        ids, starts, ends = self.locate(text)
+        return ids, *offsets.trim(text, starts, ends)
+
+    @abc.abstractmethod
+    def locate(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`encode_with_offsets`, with white space."""
 
     @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
@@ -168,6 +181,10 @@ class ByteExact(Tokenizer):
         if not 0 <= token < self.vocab_size:
             return b"\xff"
         return self.texts[token] if token < self._added else b""
+
+    def locate(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        ids = self.encode(text)
+        return ids, *offsets.of_bytes(text, self.byte_lengths[ids])
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`. Special ids have none; bytes that are not UTF-8 become U+FFFD."""

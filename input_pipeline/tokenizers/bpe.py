@@ -30,7 +30,7 @@ END, CONTINUED = "</w>", "@@"
 CACHED_WORDS = 1 << 18
 # White space in Unicode; Python's `str.split` also takes the separators U+001C to U+001F.
 SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-CTRL_WORD = re.compile(f"[^{SPACE}]+\n?")
+CTRL_WORD, XLM_WORD = re.compile(f"[^{SPACE}]+\n?"), re.compile(r"\S+")
 
 
 def read(path: Path, settings: Mapping) -> bytes:
@@ -89,17 +89,26 @@ class WordBPE(Rewriting):
         ranks = {tuple(pair): rank for rank, pair in enumerate(content["merges"])}
 
         @lru_cache(CACHED_WORDS)  # a text has few different words, and merging one takes long
-        def ids_of(word: str) -> tuple[int, ...]:
+        def ids_of(word: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+            """The ids of a word's pieces, and their ends in it."""
             parts = _merge(word, ranks)
+            ends = (*itertools.accumulate(map(len, parts[:-1])), len(word))
             if not self._is_xlm:
                 parts = [*(part + CONTINUED for part in parts[:-1]), parts[-1].removesuffix(END)]
-            return tuple(vocabulary.get(part, unknown) for part in parts)
+            return tuple(vocabulary.get(part, unknown) for part in parts), ends
 
-        self._ids_of = ids_of
+        self._ids_of, self._words = ids_of, XLM_WORD if self._is_xlm else CTRL_WORD
 
     def encode(self, text: str) -> np.ndarray:
-        words = text.split() if self._is_xlm else CTRL_WORD.findall(text)
-        return np.array([i for word in words for i in self._ids_of(word)], np.int32)
+        return np.array([i for word in self._words.findall(text) for i in self._ids_of(word)[0]], np.int32)
+
+    def locate(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        spans = []
+        for word in self._words.finditer(text):
+            ends = [0, *self._ids_of(word[0])[1]]
+            spans += [(word.start() + start, word.start() + end) for start, end in itertools.pairwise(ends)]
+        starts, ends = np.array(spans, np.int32).reshape(-1, 2).T
+        return self.encode(text), starts, ends
 
     def join(self, ids: list[int]) -> str:
         names = [self._names[i] for i in ids if i in self._names]

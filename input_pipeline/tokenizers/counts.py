@@ -89,5 +89,9 @@ class Words(Rewriting):
     def encode(self, text: str) -> np.ndarray:
         return np.array([self._ids.get(word, self._unknown) for word in _WORDS.findall(text)], np.int32)
 
+    def locate(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        spans = np.array([word.span() for word in _WORDS.finditer(text)], np.int32).reshape(-1, 2)
+        return self.encode(text), spans[:, 0], spans[:, 1]
+
     def join(self, ids: list[int]) -> str:
         return " ".join(self._words[i] for i in ids)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from input_pipeline.errors import DataError
+from input_pipeline.tokenizers import offsets
 from input_pipeline.tokenizers.base import (
     ByteExact,
     Rewriting,
@@ -183,6 +184,8 @@ class RewritingHuggingFace(Rewriting):
         super().__init__(_size(model), *names)
         self._model, self._unknown = model, unknown
         self.continues, self.texts = _words(spec, model, self.special)
+        self._is_space = np.array([text.isspace() for text in self.texts] or np.zeros(self.vocab_size, bool))
+        self._normalize = model.normalizer.normalize_str if model.normalizer else str
         self._unknown_id = _unknown(spec, model)
         if unknown and self._unknown_id is None:
             raise DataError(f"tokenizer.unknown={unknown}: the tokenizer has no unknown token. Leave it empty.")
@@ -193,6 +196,59 @@ class RewritingHuggingFace(Rewriting):
         # The library never sees the word: the text is cut at it, and the unknown id takes its place.
         first, *others = (_ids(self._model, part) for part in text.split(self._unknown))
         return np.concatenate([first, *(np.append(np.int32(self._unknown_id), part) for part in others)])
+
+    def locate(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        at, spans = 0, []
+        for part in text.split(self._unknown) if self._unknown else [text]:
+            if at:
+                spans.append((at - len(self._unknown), at))
+            # The library shifts all ranges if its normalizer drops the first character.
+            first = next((i for i, letter in enumerate(part) if self._normalize(letter)), len(part))
+            found = self._model.encode(part[first:], add_special_tokens=False).offsets
+            spans += [(at + first + start, at + first + end) for start, end in found]
+            at += len(part) + len(self._unknown)
+        ids, (starts, ends) = self.encode(text), np.array(spans, np.int32).reshape(-1, 2).T.copy()
+        self._split_bytes(text, starts, ends)
+        self._add_composed(text, starts, ends)
+        # A space that the tokenizer puts in front has the range of the character after it.
+        return ids, starts, np.where(self._is_space[ids], starts, ends)
+
+    def _split_bytes(self, text: str, starts: np.ndarray, ends: np.ndarray) -> None:
+        """Gives bytes of unknown characters their own ranges: in unigram models a run of such characters has one."""
+        same = (np.diff(starts) == 0) & (np.diff(ends) == 0) & (ends[1:] - starts[1:] > 1)
+        if not same.any():
+            return
+        for run in np.split(np.arange(len(starts)), np.flatnonzero(~same) + 1):
+            part = text[starts[run[0]] : ends[run[0]]] if len(run) > 1 else ""
+            # As many characters, and bytes as tokens: the text itself or its normalized letters.
+            forms = (form for form in (part, self._normalize(part)) if len(form) == len(part))
+            if part and (form := next((form for form in forms if len(form.encode()) == len(run)), "")):
+                first, last = offsets.of_bytes(form, np.ones(len(run), np.int64))
+                starts[run], ends[run] = starts[run] + first, starts[run] + last
+
+    def _add_composed(self, text: str, starts: np.ndarray, ends: np.ndarray) -> None:
+        """Extends ranges by characters that the normalizer joins to theirs: the library leaves out all but one."""
+
+        def letters(text: str) -> str:
+            return "".join(self._normalize(text).replace(META_SPACE, " ").split())
+
+        def are_joined(left: str, right: str) -> bool:
+            return letters(left + right) != letters(left) + letters(right)
+
+        for right in np.flatnonzero(np.append(starts, len(text)) > np.append(0, ends)):
+            left = right - 1
+            first, last = ends[left] if right else 0, starts[right] if right < len(starts) else len(text)
+            if text[first:last].isspace():
+                continue
+            end, start = first, last
+            while right and end < last and are_joined(text[starts[left] : end], text[end]):
+                end += 1
+            while right < len(starts) and start > end and are_joined(text[start - 1], text[start : ends[right]]):
+                start -= 1
+            if right:
+                ends[ends == first] = end
+            if right < len(starts):
+                starts[starts == last] = start
 
     def join(self, ids: list[int]) -> str:
         return self._model.decode(ids)

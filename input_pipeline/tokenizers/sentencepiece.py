@@ -12,6 +12,7 @@ import sentencepiece as library
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from input_pipeline.errors import DataError
+from input_pipeline.tokenizers import offsets
 from input_pipeline.tokenizers.base import (
     ByteExact,
     Rewriting,
@@ -131,9 +132,26 @@ class RewritingSentencePiece(Rewriting):
         self._model, self._strips = model, proto.normalizer_spec.remove_extra_whitespaces
         self.continues = np.array([p.type in TEXT and not p.piece.startswith(META_SPACE) for p in proto.pieces])
         self.texts = list(map(_bytes_of, proto.pieces))
+        self._is_byte = np.array([p.type == PIECE.BYTE for p in proto.pieces])
 
     def encode(self, text: str) -> np.ndarray:
         return self._model.encode(text, out_type="numpy")
+
+    def locate(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        ids, pieces = self.encode(text), self._model.encode(text, out_type=str)
+        lengths = [1 if byte else len(p.encode()) for p, byte in zip(pieces, self._is_byte[ids], strict=True)]
+        # Pieces join to the normalized text; `raw` is the character where each of its characters, and its end, begins.
+        normal, raw = self._model.normalize(text, with_offsets=True)
+        starts, ends = offsets.trim(normal.replace(META_SPACE, " "), *offsets.of_bytes(normal, lengths))
+        raw = np.array(raw, np.int32)
+        # Several characters may come from one, and one from several: it ends where the next one begins.
+        begins = np.unique(raw)
+        after = begins[np.minimum(np.searchsorted(begins, raw, side="right"), len(begins) - 1)]
+        for i in np.flatnonzero(after - raw > 1):
+            # Characters that the normalizer drops belong to no piece.
+            while after[i] > raw[i] + 1 and not self._model.normalize(text[after[i] - 1]).strip(META_SPACE):
+                after[i] -= 1
+        return ids, raw[starts], np.where(ends > starts, after[ends - 1], raw[starts])
 
     def join(self, ids: list[int]) -> str:
         text = self._model.decode([i for i in ids if i != self.special["unknown"]])
