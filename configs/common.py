@@ -69,6 +69,16 @@ def use_stdlib(config, pieces: int, tokenizer: str = "") -> None:
     config.evaluate.update(every=100, batches=20)
 
 
+def use_small_encoder(config) -> None:
+    """Set the model and tokenizer of a task without `train.start_from`: BERT mini, and pieces of the task's texts."""
+    own = config.model
+    config.model = encoder()
+    config.model.update(vocab_size=8192, layers=4, width=256, heads=4, ff=1024)
+    config.model.update(own)
+    if config.tokenizer == base().tokenizer:
+        config.tokenizer.update(kind="wordpiece", vocab_size=8192)
+
+
 def use_documents(config, folder: str, layout: str, length: int) -> None:
     """Set text as BERT reads it: a sentence a line, a blank line between documents; one in a thousand is held out."""
     config.data.update(train=f"text:data/{folder}/*.txt?document=blank_line", sentences="lines", holdout=0.001)
@@ -118,6 +128,8 @@ def base() -> dict:
             cap=non_negative(0, below=2**63),  # sizes are capped at this many examples before mixing; 0 means no cap
             layout="concat",  # concat (joined, cut), packed (no leaks), stream, document, pairs, examples (tasks), ...
             length=count(1024),  # T, tokens of a training row
+            examples=non_negative(0, below=2**31),  # layout examples: training records to draw by the seed; 0: all
+            balanced=False,  # equal numbers of them for each label
             buckets=counts(()),  # layout examples: lengths of its batches, each the least that holds its longest row
             shuffle=True,  # a new order of rows each epoch
             on_bad_record="stop",  # stop, or skip records without usable text (<workdir>/bad_records.txt)

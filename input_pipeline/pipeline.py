@@ -70,9 +70,8 @@ def prepare(
         sources = validate.check(data, tokenizer, objective, folders, inherited is not None)
     # Splits come first: the tokenizer must not see text that is held out.
     share, special = splits.holdout_share(data), corruption.special(objective, data["layout"])
-    opened = tokenizer_store.make_folder(
-        folders.tokenizer, tokenizer, sources, share, report, special, inherited, accept
-    )
+    read = example_corpus.texts_of(sources, objective) if data["layout"] == EXAMPLES else sources
+    opened = tokenizer_store.make_folder(folders.tokenizer, tokenizer, read, share, report, special, inherited, accept)
     validate.check_ends(opened, data, report)
     if data["layout"] == EXAMPLES:
         return example_corpus.prepare(data, tokenizer, objective, folders, opened, sources, report)

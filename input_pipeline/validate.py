@@ -92,7 +92,7 @@ def check_settings(
 
 
 def _check_layout(data: Mapping, tokenizer: Mapping, task: Objective) -> None:
-    layout, sentences, image = data["layout"], data["sentences"], data["image"]
+    layout, sentences, image, few = data["layout"], data["sentences"], data["image"], data["examples"]
     mixed = len(data["weights"]) or (data["temperature"], data["cap"]) != (1, 0)
     rules = (
         (layout in task.layouts, f"layout={layout}: not of objective.kind={task.kind}. Choose: {task.layouts}."),
@@ -102,6 +102,7 @@ def _check_layout(data: Mapping, tokenizer: Mapping, task: Objective) -> None:
             layout not in UNMIXED or not mixed,
             f"layout={layout}: does not mix. Unset data.weights, temperature and cap.",
         ),
+        (not few or layout == "examples", f"examples={few}: needs data.layout=examples. Set 0."),
         (data["on_bad_record"] in ("stop", "skip"), f"on_bad_record={data['on_bad_record']}: must be stop or skip."),
         (not image or tokenizer["kind"] == "bytes", f"image={image}: needs tokenizer.kind=bytes. Set it."),
     )

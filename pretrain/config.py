@@ -37,7 +37,7 @@ YOUNGER += ("train.trials",)
 YOUNGER += ("optimizer.frozen", "optimizer.unfreeze", "optimizer.layer_decay", "optimizer.head_rate")
 YOUNGER += ("tokenizer.single", "tokenizer.pair", "data.buckets", "checkpoint.best")
 YOUNGER += ("model.norm_offset", "model.rope_theta", "model.rope_scaling", "model.output_bias", "model.qk_norm")
-YOUNGER += ("model.summary",)
+YOUNGER += ("model.summary", "data.examples", "data.balanced")
 OF_A_HOST = ("data.store", "data.workers", "data.prefetch")  # may differ between the processes of one run
 DTYPES = {"bf16": "bfloat16", "fp32": "float32", "f32": "float32", "fp16": "float16", "f16": "float16"}  # short names
 
@@ -159,9 +159,9 @@ def _complete_evaluations(config: ConfigDict) -> None:
 
 
 def data_section(config: ConfigDict) -> dict:
-    """The data section, and the sources of named evaluations that have some of their own."""
+    """The data section, the seed, and the sources of named evaluations that have some of their own."""
     named = {name: one.data for name, one in config.evaluations.items() if one.data}
-    return config.data.to_dict() | {"evaluations": named}
+    return config.data.to_dict() | {"evaluations": named, "seed": config.seed}
 
 
 # --- Overrides --------------------------------------------------------------------------------------------------
@@ -211,6 +211,11 @@ def _take_model(config: ConfigDict, given: Mapping[str, str], source: str, workd
     from it. `given` are overrides, to be applied later.
     """
     start_from, path = (given.get(key, flat(config)[key]) for key in ("train.start_from", "tokenizer.path"))
+    if not start_from and config.data.layout == "examples":
+        with config.unlocked():
+            common.use_small_encoder(config)
+        report("no config.train.start_from: a small encoder is trained from scratch (configs.common.use_small_encoder)")
+        return
     if not start_from:
         raise UserError(f"{source}: config.model has no kind. Set config.train.start_from to a run, to take its model.")
     run, _ = run_and_step(start_from)

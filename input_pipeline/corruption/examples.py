@@ -110,9 +110,17 @@ class Labelled(Objective):
 
     def read(self, record: Mapping) -> list[Example]:
         """The examples of a record. Errors: DataError for missing fields, empty texts and unknown labels."""
-        texts = [text_of(record, name) for name in self.section["texts"]]
-        parts = tuple(map(self.tokenizer.encode, texts))
+        parts = tuple(map(self.tokenizer.encode, self.texts(record)))
         return [Example(parts, self.target(record), sum(map(len, parts)) + self.frame.size(len(parts)))]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of an example; () if it has none."""
+        return ()
+
+    def texts(self, record: Mapping) -> list[str]:
+        """The texts that it reads of a record. Errors: DataError for missing and empty ones."""
+        return [text_of(record, name) for name in self.section["texts"]]
 
     def target(self, record: Mapping) -> float:
         """The class or number of a record; UNLABELLED without one."""
@@ -136,6 +144,10 @@ class Classification(Labelled):
     """A class for each text or pair."""
 
     kind = "classification"
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.section["labels"])
 
     def check(self) -> None:
         super().check()
@@ -164,6 +176,10 @@ class Choice(Labelled):
 
     kind = "choice"
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.section["labels"] or map(str, range(self.section["number"])))
+
     def check(self) -> None:
         choices, number = self.section["choices"], self.section["number"]
         if len(choices) not in (1, number):
@@ -177,22 +193,28 @@ class Choice(Labelled):
         return super().features(batch_size, length) | dict.fromkeys(("tokens", "types", "segments", "positions"), rows)
 
     def read(self, record: Mapping) -> list[Example]:
+        parts, asked = tuple(map(self.tokenizer.encode, self.texts(record))), len(self.asked)
+        # All rows of an example have the length of its longest choice.
+        longest = max(map(len, parts[asked:])) + sum(map(len, parts[:asked]))
+        return [Example(parts, self.target(record), longest + self.frame.size(1 + asked))]
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The field of what is asked, if there is one."""
+        return (self.section["text"],) * bool(self.section["text"])
+
+    def texts(self, record: Mapping) -> list[str]:
         choices, number = self.section["choices"], self.section["number"]
-        asked = [text_of(record, self.section["text"])] if self.section["text"] else []
         if len(choices) == 1:
             texts = [str(one) for one in value_at(record, choices[0], list | tuple | np.ndarray)]
         else:
             texts = [text_of(record, one) for one in choices]
         if len(texts) != number:
             raise DataError(f"{len(texts)} choices instead of objective.number={number}. Change the key.")
-        parts = tuple(map(self.tokenizer.encode, [*asked, *texts]))
-        # All rows of an example have the length of its longest choice.
-        longest = max(map(len, parts[len(asked) :])) + sum(map(len, parts[: len(asked)]))
-        return [Example(parts, self.target(record), longest + self.frame.size(1 + len(asked)))]
+        return [*(text_of(record, name) for name in self.asked), *texts]
 
     def target(self, record: Mapping) -> float:
-        names = self.section["labels"] or [str(number) for number in range(self.section["number"])]
-        return label_of(record, self.section["label"], names)
+        return label_of(record, self.section["label"], self.classes)
 
     def write_row(self, batch: Mapping[str, np.ndarray], index, texts: Sequence[np.ndarray]) -> None:
         number = self.section["number"]
@@ -231,6 +253,9 @@ class Tagging(Labelled):
         ids = np.concatenate(pieces).astype(np.int32)
         target = float(bool(tags)) or UNLABELLED
         return [Example((ids, sizes, np.array(numbers, np.int32)), target, len(ids) + self.frame.size(1))]
+
+    def texts(self, record: Mapping) -> list[str]:
+        return [" ".join(map(str, words_of(record, self.section["words"])))]
 
     @functools.cached_property
     def space(self) -> str:

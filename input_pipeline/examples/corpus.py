@@ -12,9 +12,9 @@ from input_pipeline.batching.train import BatchContext, rows_of_host
 from input_pipeline.corruption.examples import UNLABELLED, Frame
 from input_pipeline.errors import DataError
 from input_pipeline.examples.batches import ExampleBatches, ExamplePass, bucket_lengths
-from input_pipeline.examples.table import Examples, join, open_or_make
+from input_pipeline.examples.table import Examples, join, open_or_make, to_json
 from input_pipeline.io import Folders
-from input_pipeline.sources.base import Source
+from input_pipeline.sources.base import Document, Source, hash_to_unit
 from input_pipeline.tokenizers.base import Tokenizer
 
 
@@ -45,7 +45,48 @@ def prepare(
     if "validation" not in tables and share and "train" in tables:
         held = tables["train"].holdout_ranks() < share
         tables["validation"], tables["train"] = tables["train"].select(held), tables["train"].select(~held)
+    if data["examples"] and "train" in tables:
+        if data["balanced"] and not task.classes:
+            raise DataError(f"data.balanced=True: objective.kind={task.kind} has no classes. Set it to False.")
+        number, seed, every = data["examples"], data["seed"], len(tables["train"].json_ends)
+        classes = task.classes if data["balanced"] else ()
+        tables["train"] = tables["train"].draw(number, seed, bool(task.labelled), classes)
+        report(f"drew {number:,} of {every:,} training records by config.seed={seed}")
     return ExampleCorpus(data, opened, task, {name: table for name, table in tables.items() if len(table)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskTexts(Source):
+    """The texts that a task reads of a source's records, as a tokenizer is trained on them."""
+
+    source: Source
+    task: corruption.Objective
+
+    def files(self):
+        return self.source.files()
+
+    def spans(self, target: int):
+        return self.source.spans(target)
+
+    def documents(self, span) -> Iterator[Document]:
+        for document in self.source.good_documents(span):
+            try:
+                texts = self.task.texts(document.record)
+            except DataError as error:
+                if not self.source.bad_records:
+                    raise DataError(f"'{self.spec}': {error}") from None
+                continue
+            # Ranks are those by which tables hold records out.
+            yield Document.from_texts(hash_to_unit(to_json(document.record)), *texts)
+
+
+def texts_of(sources: Mapping[str, Sequence[Source]], objective: Mapping) -> dict[str, list[Source]]:
+    """The sources of each split as `TaskTexts`."""
+    task = corruption.build(objective)
+    return {
+        name: [TaskTexts(spec=source.spec, source=source, task=task) for source in found]
+        for name, found in sources.items()
+    }
 
 
 class ExampleCorpus:

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from input_pipeline.corruption.examples import Example, Labelled
+from input_pipeline.batching.mixture import shuffle_rows
+from input_pipeline.corruption.examples import UNLABELLED, Example, Labelled
 from input_pipeline.errors import DataError
 from input_pipeline.io import lock, make_folder, replace
 from input_pipeline.sources.base import Source, hash_to_unit
 
 FILE = "examples.npz"
+DRAWN = 1 << 16  # streams of random numbers, from this one on, by which records are drawn
 SPAN = 1 << 24  # bytes of a source that are read at a time
 
 
@@ -65,6 +67,26 @@ class Examples:
             json_ends=text_ends,
         )
 
+    def draw(self, number: int, seed: int, labelled: bool, classes: Sequence[str] = ()) -> "Examples":
+        """`number` of the records, drawn by the seed: as many of each class, if `classes` names them.
+
+        labelled: only of records with a label. Errors: DataError if there are too few.
+        """
+        # The first example of a record tells its class.
+        first = np.unique(self.numbers, return_index=True)[1]
+        targets = self.targets[first]
+        groups = {f" of {name}": targets == place for place, name in enumerate(classes)}
+        groups = groups or {"": targets != UNLABELLED if labelled else np.ones(len(targets), np.bool_)}
+        if number % len(groups):
+            raise DataError(f"data.examples={number}: not divisible by {len(groups)} labels. Change it.")
+        wanted = np.zeros(len(self.json_ends), np.bool_)
+        for stream, (name, members) in enumerate(groups.items()):
+            records, size = self.numbers[first[members]], number // len(groups)
+            if size > len(records):
+                raise DataError(f"data.examples={number}: data.train has {len(records)} records{name}. Lower it.")
+            wanted[records[shuffle_rows(np.arange(size), len(records), seed, DRAWN + stream)]] = True
+        return self.select(wanted)
+
     def holdout_ranks(self) -> np.ndarray:
         """A hash in [0, 1) of each record's content."""
         starts = [0, *self.json_ends[:-1].tolist()]
@@ -95,7 +117,7 @@ def from_examples(examples: Sequence[Example], numbers: Sequence[int], records: 
     """The arrays of some examples; `numbers` are the places of their records in `records`."""
     parts = [part for one in examples for part in one.parts]
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64).reshape(len(examples), -1)
-    texts = [json.dumps(record, ensure_ascii=False, default=_plain).encode() for record in records]
+    texts = list(map(to_json, records))
     return Examples(
         ids=np.concatenate(parts).astype(np.int32) if parts else np.zeros(0, np.int32),
         ends=ends,
@@ -184,6 +206,11 @@ def _read(source: Source, objective: Labelled, limit: float, report) -> Examples
 def _records(source: Source) -> Iterator[Mapping]:
     for span in source.spans(SPAN):
         yield from (document.record for document in source.good_documents(span))
+
+
+def to_json(record: Mapping) -> bytes:
+    """A record as tables keep it."""
+    return json.dumps(record, ensure_ascii=False, default=_plain).encode()
 
 
 def _plain(value: object) -> object:

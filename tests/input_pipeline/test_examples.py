@@ -22,13 +22,13 @@ def prepare(tmp_path):
     rows = [{"text": "x" * size, "label": ("no", "yes")[size % 2]} for size in SIZES]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def make(**data):
+    def make(tokenizer="bytes", seed=0, **data):
         config = common.base()
         config.objective = common.classification()
         config.objective.labels = ("no", "yes")
-        config.tokenizer.kind = "bytes"
+        config.tokenizer.update(kind=tokenizer, vocab_size=40)
         config.data.update(train=f"jsonl:{source}", **{"layout": "examples", "length": 48, "holdout": 0.0} | data)
-        sections = config.data.to_dict(), config.tokenizer.to_dict(), config.objective.to_dict()
+        sections = config.data.to_dict() | {"seed": seed}, config.tokenizer.to_dict(), config.objective.to_dict()
         folders = Folders(data=tmp_path / "data", tokenizer=tmp_path / "tokenizer")
         return pipeline.prepare(*sections, folders, report=lambda message: None)
 
@@ -49,6 +49,36 @@ def test_every_example_once_an_epoch(prepare):
     counts = np.bincount(seen, minlength=41)
     once = np.bincount(SIZES, minlength=41)
     assert (counts >= 2 * once).all() and (counts <= 3 * once).all()
+
+
+def test_drawn_examples_depend_on_the_seed_alone(prepare):
+    drawn = [prepare(examples=60, balanced=True, seed=seed).examples("train") for seed in (1, 1, 2)]
+    assert [np.bincount(table.targets.astype(int)).tolist() for table in drawn] == [[30, 30]] * 3
+    assert drawn[0].identity == drawn[1].identity != drawn[2].identity
+    labels = [drawn[0].record(number)["label"] for number in drawn[0].numbers.tolist()]
+    assert [("no", "yes").index(label) for label in labels] == drawn[0].targets.tolist()
+    assert len(prepare(examples=60).examples("train")) == 60
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"examples": 201}, "200 records"),
+        ({"examples": 61, "balanced": True}, "2 labels"),
+        ({"examples": 250, "balanced": True}, "records of no"),
+    ],
+)
+def test_too_few_examples_to_draw(prepare, data, problem):
+    with pytest.raises(DataError, match=f"data.examples={data['examples']}: .*{problem}"):
+        prepare(**data)
+
+
+def test_tokenizer_is_trained_on_the_texts_of_a_task(prepare):
+    """Not on labels: the only letter is x."""
+    corpus = prepare(tokenizer="wordpiece", holdout=0.2)
+    unknown = corpus.tokenizer.special["unknown"]
+    assert unknown not in corpus.tokenizer.encode("xx") and unknown in corpus.tokenizer.encode("no")
+    assert 0 < len(corpus.examples("validation")) < 100
 
 
 def test_batches_have_the_least_length_that_holds_their_rows(prepare):

@@ -108,6 +108,7 @@ CONFIGS = [
     ({"train__batch_size": 16, "train__batch_ramp": "(4, 4, 99)"}, "config.train.batch_ramp"),
     ({"train__batch_size": 16, "train__batch_ramp": "(8, 8, 9)", "data__layout": "stream"}, "data.layout=stream"),
     ({"train__batch_size": 16, "train__batch_ramp": "(8, 8, 9)", "optimizer__unfreeze": -1}, "optimizer.unfreeze"),
+    ({"data__examples": 5}, "data.examples=5"),
     ({"train__on_bad_step": "ignore"}, "on_bad_step"),
     ({"data__train": "text:/nowhere/*.txt"}, "/nowhere/*.txt"),
     ({"data__train": ""}, "data.train"),
