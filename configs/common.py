@@ -17,6 +17,7 @@ from configs.objective_kinds import causal as causal
 from configs.objective_kinds import choice as choice
 from configs.objective_kinds import classification as classification
 from configs.objective_kinds import denoising as denoising
+from configs.objective_kinds import extraction as extraction
 from configs.objective_kinds import masked as masked
 from configs.objective_kinds import permutation as permutation
 from configs.objective_kinds import regression as regression

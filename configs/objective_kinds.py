@@ -6,6 +6,7 @@ from configs.ranges import (
     non_negative,
     positive,
     probability,
+    real,
     section,
     share,
     span_length,
@@ -167,6 +168,26 @@ def tagging() -> dict:
     )
 
 
+@section
+def extraction() -> dict:
+    """The part of a text that answers a question (SQuAD)."""
+    return dict(
+        kind="extraction",  # name of the objective
+        texts=("question", "context"),  # fields of the question and of the text that holds its answer
+        answers="answers",  # field with `text` and `answer_start` of each answer, the first character of it
+        no_answer=False,  # questions with an empty list of answers have none (SQuAD 2.0); False: they are left out
+        threshold=real(0.0),  # what no answer must score above the best one to be given; see best_f1_thresh
+        question=count(64),  # most tokens of a question
+        stride=count(128),  # tokens from the begin of a window to that of the next one
+        max_answer=count(30),  # most tokens of an answer
+        best=count(20),  # spans that are kept of each window, and answers that are written of each question
+        head=(),  # steps to the two scores of a token, such as ("dropout",) (DistilBERT)
+        language="",  # of answers, for mlqa_f1 and mlqa_exact
+        metrics=("exact", "f1"),  # figures of an evaluation; with no_answer also HasAns_f1, NoAns_f1, best_f1
+        selects="f1",  # figure or term (loss) that selects the best checkpoint
+    )
+
+
 # Sections of objectives by kind.
 OBJECTIVES = {
     "causal": causal,
@@ -180,4 +201,5 @@ OBJECTIVES = {
     "regression": regression,
     "choice": choice,
     "tagging": tagging,
+    "extraction": extraction,
 }

@@ -3,11 +3,13 @@
     pretrain train --config=configs/tasks.py:sst2 --config.train.start_from=runs/bert --workdir=runs/bert-sst2
     pretrain evaluate --workdir=runs/bert-sst2 --split=test --predictions=sst2.jsonl
 
-Variants: of GLUE (Wang et al. 2018) cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte and wnli; boolq; copa (a choice).
-Model and tokenizer are those of the run, or of the imported checkpoint, in `train.start_from`.
+Variants: of GLUE (Wang et al. 2018) cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte and wnli; boolq; copa (a choice);
+squad and squad2, answers cut from a text (Rajpurkar et al. 2016, 2018). Model and tokenizer are those of the run, or of
+the imported checkpoint, in `train.start_from`.
 
 Data: TFDS builds each set (`tfds build glue/sst2`, `super_glue/boolq`, `super_glue/copa`). Any other source of records
-with the same fields serves, such as --config.data.train=jsonl:data/sst2/train.jsonl.
+with the same fields serves, such as --config.data.train=jsonl:data/sst2/train.jsonl. SQuAD is read from its own files,
+in data/squad.
 
 Settings are BERT's (Devlin et al. 2018, section 4.1): batches of 32, three epochs, a rate that rises to 3e-5 over the
 first tenth and falls to 0, weight decay 0.01. Papers choose the best of 2e-5 to 5e-5 and of several seeds on the
@@ -18,7 +20,7 @@ seeds.
 Cost: SST-2 takes 6,314 updates of 32 rows of about 32 tokens, 4.2e15 FLOPs for BERT base: minutes on one GPU.
 
 Expect of BERT base on the validation sets: about 58 (CoLA, Matthews), 93 (SST-2), 87 (MRPC, accuracy), 89 (STS-B,
-Spearman), 84 (MNLI), 91 (QNLI), 66 (RTE).
+Spearman), 84 (MNLI), 91 (QNLI), 66 (RTE), 80.8 exact and 88.5 F1 (SQuAD 1.1).
 """
 
 from configs import common
@@ -47,9 +49,18 @@ VARIANTS = {
 }
 
 
+# (version in names of files, windows of training, epochs, batch, metrics), as BERT (sections 4.2 and 4.3).
+SQUAD = {
+    "squad": ("v1.1", 88_500, 3, 32, ("exact", "f1")),
+    "squad2": ("v2.0", 132_000, 2, 48, ("exact", "f1", "HasAns_f1", "NoAns_f1", "best_f1", "best_f1_thresh")),
+}
+
+
 def get_config(variant=""):
     """Return the config of one task; no variant means sst2."""
-    variant = common.check_variant("tasks", variant or "sst2", VARIANTS)
+    variant = common.check_variant("tasks", variant or "sst2", (*VARIANTS, *SQUAD))
+    if variant in SQUAD:
+        return _squad(variant)
     dataset, examples, texts, labels, metrics = VARIANTS[variant]
     config = common.base()
     config.name = f"tasks:{variant}"
@@ -73,10 +84,26 @@ def get_config(variant=""):
         layout="examples",
         length=256 if variant == "boolq" else 128,
     )
-    steps = EPOCHS * examples // BATCH
-    config.train.update(steps=steps, batch_size=BATCH)
+    return _trained(config, EPOCHS * examples // BATCH, BATCH, 3e-5)
+
+
+def _squad(variant):
+    version, windows, epochs, batch, metrics = SQUAD[variant]
+    config = common.base()
+    config.name = f"tasks:{variant}"
+    config.model = {}  # of the run in train.start_from
+    config.objective = common.extraction()
+    config.objective.update(metrics=metrics, no_answer=variant == "squad2")
+    train, dev = (f"squad:data/squad/{part}-{version}.json" for part in ("train", "dev"))
+    config.data.update(train=train, validation=dev, layout="examples", length=384)
+    return _trained(config, epochs * windows // batch, batch, 5e-5)
+
+
+def _trained(config, steps, batch, rate):
+    """The config, trained as BERT for so many steps."""
+    config.train.update(steps=steps, batch_size=batch)
     config.optimizer.update(name="adamw", epsilon=1e-6, weight_decay=0.01, clip=1.0)
-    config.schedule.update(kind="linear", peak=3e-5, warmup=steps // 10, end=0.0)
+    config.schedule.update(kind="linear", peak=rate, warmup=steps // 10, end=0.0)
     config.evaluate.every = max(1, steps // 10)
     config.checkpoint.every = max(1, steps // 10)
     config.log.every = max(1, min(10, steps // 20))

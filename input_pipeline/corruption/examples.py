@@ -6,7 +6,7 @@ in pretraining: `[CLS] text [SEP]`, by `tokenizer.single` and `tokenizer.pair`.
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,16 +39,16 @@ class Frame:
     """Special tokens around one text and around a pair, as pretraining had them.
 
     single, pair: names of special ids, and $A and $B for the texts. Empty: BERT's, or without its tokens an end token
-    behind each text. `names` are those in use, `frames` their ids.
+    behind each text. `names` are those in use, `frames` their ids. length: of the longest rows, for windows.
     """
 
-    def __init__(self, single: Sequence[str], pair: Sequence[str], special: Mapping[str, int]):
+    def __init__(self, single: Sequence[str], pair: Sequence[str], special: Mapping[str, int], length: int = 0):
         first, last = (["classifier"], "separator") if {"classifier", "separator"} <= special.keys() else ([], "end")
         ends = [last] * (last in special)
         frames = tuple(single) or (*first, "$A", *ends), tuple(pair) or (*first, "$A", *ends, "$B", *ends)
         for name in {name for frame in frames for name in frame} - {*TEXTS, *special}:
             raise DataError(f"tokenizer.pair={tuple(pair)}: the tokenizer has no {name}. Name some of {[*special]}.")
-        self.names = frames
+        self.names, self.length = frames, length
         self.frames = [[TEXTS.index(name) - 2 if name in TEXTS else special[name] for name in one] for one in frames]
         # Types of tokens: 0 and 1 for the texts, each with the token behind it; XLNet's classifier at the end is 2.
         self.late_classifier = {special["classifier"]} if frames[0][-1] == "classifier" else set()
@@ -58,17 +58,23 @@ class Frame:
         """Special tokens in front of a single text."""
         return self.names[0].index("$A")
 
+    @property
+    def is_first_special(self) -> bool:
+        """Whether a pair begins with a special token."""
+        return self.frames[1][0] >= 0
+
     def size(self, texts: int) -> int:
         """Special tokens around so many texts."""
         return len(self.frames[texts - 1]) - texts
 
-    def fill(self, texts: Sequence[np.ndarray], tokens: np.ndarray, types: np.ndarray) -> int:
-        """Writes one or two texts into a row of `tokens` and `types` [T], the longer one cut first.
+    def sizes(self, texts: Sequence[np.ndarray], length: int) -> tuple[int, ...]:
+        """Tokens that a row of `length` has of one or two texts, the longer one cut first."""
+        room = length - self.size(len(texts))
+        return truncate(len(texts[0]), len(texts[1]), room) if len(texts) == 2 else (min(len(texts[0]), room),)
 
-        Returns the row's length.
-        """
-        room = len(tokens) - self.size(len(texts))
-        sizes = truncate(len(texts[0]), len(texts[1]), room) if len(texts) == 2 else (min(len(texts[0]), room),)
+    def fill(self, texts: Sequence[np.ndarray], tokens: np.ndarray, types: np.ndarray) -> int:
+        """Writes one or two texts into a row of `tokens` and `types` [T]; returns the row's length."""
+        sizes = self.sizes(texts, len(tokens))
         place = text = 0
         # Negative codes are texts, -2 and -1; all others are ids.
         for code in self.frames[len(texts) - 1]:
@@ -94,6 +100,7 @@ class Labelled(Objective):
     layouts = ("examples",)
     label_type = INTEGER
     labelled = "label"  # the key that names the field of the label, which records to predict may lack; or ""
+    windows = False  # whether a long text becomes several rows
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None, frame: Frame | None = None):
         self.section, self.tokenizer, self.frame = section, tokenizer, frame
@@ -121,6 +128,12 @@ class Labelled(Objective):
     def texts(self, record: Mapping) -> list[str]:
         """The texts that it reads of a record. Errors: DataError for missing and empty ones."""
         return [text_of(record, name) for name in self.section["texts"]]
+
+    def notes(self, table) -> Iterator[str]:
+        """Warnings about the examples of a split."""
+        if cut := int((table.lengths > self.frame.length).sum()):
+            longer = f"longer than data.length={self.frame.length} and are cut"
+            yield f"{cut:,} of {len(table):,} examples are {longer}"
 
     def target(self, record: Mapping) -> float:
         """The class or number of a record; UNLABELLED without one."""

@@ -28,10 +28,11 @@ def prepare(
     report: Callable[[str], None],
 ) -> "ExampleCorpus":
     """Reads the examples of all splits, or opens those that an earlier start has kept. Errors: DataError."""
-    frame = Frame(tokenizer["single"], tokenizer["pair"], opened.special)
+    frame = Frame(tokenizer["single"], tokenizer["pair"], opened.special, data["length"])
     task = corruption.OBJECTIVES[objective["kind"]](objective, opened, frame)
     limit = data["bad_records"] if data["on_bad_record"] == "skip" else 0.0
-    settings = repr((sorted(objective.items()), opened.fingerprint, frame.frames))
+    # Windows depend on the length of rows.
+    settings = repr((sorted(objective.items()), opened.fingerprint, frame.frames, *[frame.length] * task.windows))
     digest = hashlib.blake2b(settings.encode(), digest_size=4).hexdigest()
     tables = {}
     for name, found in sources.items():
@@ -144,13 +145,10 @@ class ExampleCorpus:
         """Reports rows that are cut. Errors: DataError if no training or validation example has a label."""
         for split in set(self.splits) & {"train", "validation"}:
             table = self.examples(split)
-            if self._objective.labelled and (table.targets == UNLABELLED).all():
+            if self._objective.labelled and (table.targets <= UNLABELLED).all():
                 raise DataError(f"data.{split}: no record has a label. Change objective.{self._objective.labelled}.")
-            if cut := int((table.lengths > self._data["length"]).sum()):
-                report(
-                    f"warning: {cut:,} of {len(table):,} examples of {split} are longer than "
-                    f"data.length={self._data['length']} and are cut"
-                )
+            for note in self._objective.notes(table):
+                report(f"warning: data.{split}: {note}")
 
     def evaluation(
         self,

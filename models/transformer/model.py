@@ -22,7 +22,7 @@ from models.transformer.cache import Memory
 from models.transformer.layer_stack import Stack, stack_param
 from models.transformer.mlp import FeedForward
 from models.transformer.relative_attention import RelativeSelfAttention
-from models.transformer.task_head import DROPOUT, Head, Task
+from models.transformer.task_head import Head, Task
 
 
 @struct.dataclass
@@ -100,7 +100,7 @@ class Model(nn.Module):
         of_rows = self.task.unit == "row"
         x = jnp.take_along_axis(hidden, places[:, None, None], axis=1)[:, 0] if of_rows else hidden
         head = Head(
-            self.summary if of_rows else (DROPOUT,),
+            self.summary if of_rows else self.task.steps,
             self.task.outputs,
             bias=self.class_bias or not of_rows,
             rate=self.head_dropout,

@@ -21,11 +21,13 @@ HEAD_STD = 0.02  # initial standard deviation of heads, as in the releases of BE
 class Task:
     """What a model predicts instead of tokens.
 
-    unit: "row", one prediction for each row, or "token". outputs: numbers of a prediction.
+    unit: "row", one prediction for each row, or "token". outputs: numbers of a prediction. steps: to the prediction of
+    a token, as `Head` has them; rows have the model's `summary`.
     """
 
     unit: str
     outputs: int
+    steps: tuple[str, ...] = (DROPOUT,)
 
 
 class Head(nn.Module):

@@ -12,6 +12,7 @@ from pretrain.losses.causal import Causal
 from pretrain.losses.distill import Distilled
 from pretrain.losses.electra import Replaced
 from pretrain.losses.examples import Choice, Classification, Regression, Tagging
+from pretrain.losses.extraction import Extraction
 from pretrain.losses.mlm import Masked
 from pretrain.losses.seq2seq import Denoising, Spans, Translation
 from pretrain.losses.xlnet import Permutation
@@ -28,6 +29,7 @@ OBJECTIVES = {
     "regression": Regression,
     "choice": Choice,
     "tagging": Tagging,
+    "extraction": Extraction,
 }
 
 

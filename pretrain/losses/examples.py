@@ -1,4 +1,4 @@
-"""Losses of tasks on labelled examples: classes, numbers, choices.
+"""Losses of tasks on labelled examples: classes, numbers, choices, tags.
 
 Besides its terms an objective here gives `outputs` for each example, from which metrics and predictions are made on
 the host (`pretrain.tasks`).
@@ -61,16 +61,21 @@ class ExampleObjective(Objective):
 
     def logits(self, model: BoundModel, batch: Mapping, carried, key):
         """([B, outputs] float32, recurrent state) of the rows of a batch."""
-        if "inputs" in model.inputs:
-            batch = for_both_stacks(batch)
-        if rows := model.model.input_limits.get("types"):  # RoBERTa's table has one row, for both texts
-            batch = {**batch, "types": jnp.minimum(batch["types"], rows - 1)}
-        hidden, carried = model(batch, carried, key)
+        hidden, carried = self.states(model, batch, carried, key)
         places = jnp.zeros_like(batch["row"])
         if model.model.summary_place == "last":
             # The last token of each text; 0 in rows of padding.
             places = jnp.maximum(jnp.sum(batch["segments"] > 0, axis=1) - 1, 0)
         return model.predict(hidden, places, batch["row"], key), carried
+
+    def states(self, model: BoundModel, batch: Mapping, carried, key):
+        """(hidden states [B, T, D], recurrent state) of the rows of a batch."""
+        if "inputs" in model.inputs:
+            batch = for_both_stacks(batch)
+        inputs = {name: batch[name] for name in (*model.inputs, "row")}
+        if rows := model.model.input_limits.get("types"):  # RoBERTa's table has one row, for both texts
+            inputs["types"] = jnp.minimum(inputs["types"], rows - 1)
+        return model(inputs, carried, key)
 
     @abc.abstractmethod
     def losses(self, logits: jax.Array, labels: jax.Array) -> jax.Array:

@@ -1,13 +1,16 @@
 """Predictions of a task for the examples of a split, and the metrics of a config over them."""
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from input_pipeline.corruption.examples import UNLABELLED
+from input_pipeline.corruption.examples import UNLABELLED, text_of
+from input_pipeline.corruption.extraction import FIRST_TOKEN, answers_of
 from input_pipeline.examples.corpus import ExampleEvaluation
+from pretrain.losses.nbest import OUT
 from pretrain.tasks.metrics import Predicted, measure
 from pretrain.tasks.metrics.tagging import OUTSIDE
 
@@ -94,7 +97,71 @@ class Tags(Predictions):
         return {"label": true or None, "prediction": predicted}
 
 
-OF_KIND = {"tagging": Tags}
+class Answers(Predictions):
+    """An answer to each question: the best span of all its windows, cut from its text by characters."""
+
+    def __init__(self, section: Mapping, data: ExampleEvaluation, outputs: Sequence[Mapping[str, np.ndarray]]):
+        super().__init__(section, data, outputs)
+        # Windows of a question follow each other in the order of the data.
+        _, first, question = np.unique(self.table.numbers[self.examples], return_index=True, return_inverse=True)
+        sizes = [len(scores) for scores in self.outputs["scores"]]
+        scores = np.concatenate(self.outputs["scores"]).astype(np.float64)
+        begin = self.table.ids[self.table.ends[self.examples, 1] + FIRST_TOKEN]
+        spans = [np.concatenate(self.outputs[name]) + np.repeat(begin, sizes) for name in ("first", "last")]
+        of_span = np.repeat(question, sizes)
+        order = np.lexsort((-scores, of_span))
+        # Spans of a question from bounds[q] on, best first: (first, last token in the text), and scores.
+        self.spans, self.scores = np.stack(spans, axis=1)[order], scores[order]
+        self.bounds = np.searchsorted(of_span[order], np.arange(len(first) + 1))
+        no_answer = np.minimum.reduceat(np.array(self.outputs["no_answer"], np.float64), first)
+        self.no_answer = no_answer - self.scores[self.bounds[:-1]]
+        self.examples, self.targets = self.examples[first], self.targets[first]
+
+    def measures(self) -> dict[str, float]:
+        labelled = np.flatnonzero(self.targets != UNLABELLED)
+        return measure("extraction", self.section["metrics"], self.found(labelled)) if len(labelled) else {}
+
+    def found(self, wanted: np.ndarray) -> Predicted:
+        predicted = [next(self.best(place), ("", 0.0))[0] for place in wanted.tolist()]
+        scores = self.no_answer[wanted] if self.section["no_answer"] else None
+        threshold, language = self.section["threshold"], self.section["language"]
+        references = [self.references(place) for place in wanted.tolist()]
+        return Predicted(predicted, references, scores, threshold=threshold, language=language)
+
+    def record(self, place: int) -> dict:
+        """The record of the question at a place."""
+        return self.table.record(int(self.table.numbers[self.examples[place]]))
+
+    def references(self, place: int) -> list[str]:
+        """The right answers to the question at a place."""
+        return [text for text, _ in answers_of(self.record(place), self.section["answers"]) or ()]
+
+    def best(self, place: int) -> Iterator[tuple[str, float]]:
+        """Different answers to the question at a place with their scores, best first."""
+        text = text_of(self.record(place), self.section["texts"][1])
+        _, starts, ends = self.objective.encode(text)
+        known = {""}
+        for span in range(self.bounds[place], self.bounds[place + 1]):
+            first, last = self.spans[span]
+            if self.scores[span] < OUT / 2:  # a row of fewer spans
+                return
+            answer = text[starts[first] : ends[last]]
+            if answer not in known:
+                known.add(answer)
+                yield answer, round(float(self.scores[span]), 4)
+
+    def row(self, place: int) -> dict:
+        best = list(itertools.islice(self.best(place), self.section["best"]))
+        answers = [{"text": text, "score": score} for text, score in best]
+        label = None if self.targets[place] == UNLABELLED else self.references(place)
+        found = {"label": label, "prediction": best[0][0] if best else "", "answers": answers}
+        if not self.section["no_answer"]:
+            return found
+        score = round(float(self.no_answer[place]), 4)
+        return found | ({"prediction": ""} if score > self.section["threshold"] else {}) | {"no_answer": score}
+
+
+OF_KIND = {"tagging": Tags, "extraction": Answers}
 
 
 def predictions(section: Mapping, data: ExampleEvaluation, outputs: Sequence[Mapping[str, np.ndarray]]) -> Predictions:

@@ -26,6 +26,7 @@ MODELS = {
     "regression": ("two_stream", {"dropout": 0.2, "memory": 6, "reuse": 8}),
     "choice": ("encoder", {"dropout": 0.2}),
     "tagging": ("decoder", {}),
+    "extraction": ("encoder", {"dropout": 0.2}),
 }
 OBJECTIVES = {
     "masked": {"max_predictions": 5},
@@ -38,6 +39,7 @@ OBJECTIVES = {
     "regression": {},
     "choice": {"number": 2},
     "tagging": {"labels": ("O", "B", "I")},
+    "extraction": {"head": ("dropout",), "stride": 4, "question": 2},
 }
 LAYOUTS = {
     "masked": {"layout": "pairs", "sentences": "lines"},
@@ -45,7 +47,9 @@ LAYOUTS = {
     "denoising": {},
     "translation": {"layout": "texts"},
 }
-LAYOUTS |= {task: {"layout": "examples"} for task in ("classification", "regression", "choice", "tagging")}
+LAYOUTS |= {
+    task: {"layout": "examples"} for task in ("classification", "regression", "choice", "tagging", "extraction")
+}
 LAYOUTS |= {"replaced": {"layout": "packed"}, "permutation": {"layout": "stream"}}
 
 
@@ -107,7 +111,7 @@ def ragged(spec, seed):
         if name.endswith("segments"):
             length, place = draw.integers(2, array.shape[-1] + 1, array[..., :1].shape), np.arange(array.shape[-1])
             array[:] = (place < length) * (1 + two * (place >= length // 2))
-        elif name in ("types", "next"):
+        elif name in ("types", "next", "context", "nowhere"):
             array[:] = draw.integers(0, 2, array.shape)
         elif name == "slots":
             array[:] = draw.integers(0, LENGTH, array.shape)

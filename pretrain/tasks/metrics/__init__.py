@@ -14,7 +14,8 @@ class Predicted(NamedTuple):
     predictions, labels: by kind of objective,
         classification, choice: int [N]      regression: float [N]      siamese: float [N, D], texts of pairs
         tagging: N sequences of ints         extraction, text: N strings, and for labels N sequences of references
-    scores: logits [N, C]; of an extraction that may have no answer [N], which rise as an answer becomes unlikely.
+    scores: logits [N, C]; of an extraction that may have no answer [N], which rise as an answer becomes unlikely:
+        above `threshold` there is none.
     names: of the classes or tags.
     """
 
@@ -23,6 +24,7 @@ class Predicted(NamedTuple):
     scores: Any = None
     names: Sequence[str] = ()
     scheme: str = "BIO"  # of tags: one of tagging.SCHEMES
+    threshold: float = 0.0
     language: str = ""  # of answers (MLQA) and of texts (BLEU)
 
 
@@ -53,7 +55,7 @@ def _span(found: Predicted, key: str, strict: bool = False) -> float:
 def _answer(found: Predicted, key: str) -> float:
     if found.scores is None:
         return answers.squad(found.predictions, found.labels)[key]
-    return answers.squad_v2(found.predictions, found.labels, found.scores).get(key, 0.0)
+    return answers.squad_v2(found.predictions, found.labels, found.scores, found.threshold).get(key, 0.0)
 
 
 def _mlqa(found: Predicted, key: str) -> float:

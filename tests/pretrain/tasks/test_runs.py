@@ -37,6 +37,7 @@ OBJECTIVES = {
     "classification": 'texts=("text",), labels=("bad", "good")',
     "regression": 'texts=("text",), label="score", metrics=("pearson",)',
     "choice": 'text="question", choices=("one", "two"), label="right"',
+    "extraction": "question=16, stride=12, max_answer=8, best=5",
     "tagging": 'labels=("O", "B-GOOD", "I-GOOD", "B-BAD"), metrics=("span_f1", "accuracy")',
 }
 
@@ -56,6 +57,8 @@ def records(number, seed):
             "one": choices[0],
             "two": choices[1],
             "right": right,
+            "context": (context := f"By day {draw.integers(100)} a {pick['good']} film, and then a {pick['bad']} end."),
+            "answers": {"text": [pick["good"]], "answer_start": [context.index(pick["good"])]},
             "words": ["a", "really", pick["good"], "one", "and", pick["bad"]],
             "tags": ["O", "B-GOOD", "I-GOOD", "O", "O", "B-BAD"],
         }
@@ -91,6 +94,11 @@ def test_task_is_learned_and_scored(kind, folder, capsys):
         assert scores["pearson"] == pytest.approx(np.corrcoef(values.T)[0, 1])
         assert scores["loss"] == pytest.approx(np.mean((values[:, 0] - values[:, 1]) ** 2), rel=1e-4)
         assert scores["pearson"] > 0.8
+    elif kind == "extraction":
+        assert min(len(row["record"]["context"]) for row in rows) > 34  # bytes that a window holds
+        assert scores["exact"] == np.mean([row["prediction"] == row["label"][0] for row in rows]) > 0.9
+        best = [[one["score"] for one in row["answers"]] for row in rows]
+        assert all(some == sorted(some, reverse=True) and len(some) == 5 for some in best)
     elif kind == "tagging":
         right = [a == b for row in rows for a, b in zip(row["prediction"], row["label"], strict=True)]
         assert scores["accuracy"] == pytest.approx(np.mean(right)) and np.mean(right) > 0.9

@@ -1,0 +1,72 @@
+"""Loss of extracted answers: where an answer begins and where it ends, each one token of a row."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from input_pipeline.corruption.extraction import BEGINS
+from models.transformer.task_head import Task
+from pretrain.errors import UserError
+from pretrain.losses.examples import ExampleObjective
+from pretrain.losses.nbest import OUT, best_spans
+from pretrain.losses.objective import BoundModel
+
+OF_NO_ANSWER = ("HasAns", "NoAns", "best")  # begin the names of SQuAD 2.0's metrics
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Extraction(ExampleObjective):
+    """`loss` in nats a token, the mean of an answer's first and last one over all tokens of a row.
+
+    `outputs`: the best spans of each row as `best_spans` gives them, in tokens of the window, and `no_answer` [B], the
+    score of none.
+    """
+
+    width: int  # tokens of the longest answer
+    number: int  # spans that are kept of each row
+
+    batch_features = ("labels", "weights", "segments", "context", "nowhere")
+    unit = "token"
+
+    @classmethod
+    def task(cls, section: Mapping) -> Task:
+        return Task(cls.unit, 2, tuple(section["head"]))
+
+    @classmethod
+    def from_config(cls, config, model) -> "Extraction":
+        section = config.objective
+        for name in section.metrics:
+            if name.startswith(OF_NO_ANSWER) and not section.no_answer:
+                raise UserError(f"config.objective.metrics={name}: needs config.objective.no_answer=True. Set it.")
+        return cls(metrics=tuple(section.metrics), width=section.max_answer, number=section.best)
+
+    def evaluate(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None = None):
+        logits, carried = self.logits(model, batch, carried, key)
+        losses = self.losses(logits, batch["labels"])
+        start, end = (jax.lax.stop_gradient(logits[..., one]) for one in range(2))
+        context = batch["context"]
+        scores, first, last = best_spans(start, end, context == BEGINS, context > 0, self.width, self.number)
+        rows = jnp.arange(len(start))
+        no_answer = start[rows, batch["nowhere"]] + end[rows, batch["nowhere"]]
+        begin = jnp.argmax(context > 0, axis=1, keepdims=True)
+        outputs = {"scores": scores, "first": first - begin, "last": last - begin, "no_answer": no_answer}
+        # Training drops the outputs, and the compiler all that only they need.
+        return {"loss": jnp.sum(batch["weights"] * losses)}, outputs, carried
+
+    def logits(self, model: BoundModel, batch: Mapping, carried, key):
+        """([B, T, 2] float32 of an answer's first and last token, recurrent state); OUT at padding."""
+        hidden, carried = self.states(model, batch, carried, key)
+        logits = model.predict(hidden, None, batch["row"], key)
+        # Rows of one text score alike in batches of any length.
+        return jnp.where(batch["segments"][..., None] > 0, logits, OUT), carried
+
+    def losses(self, logits, labels):
+        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=1), labels[:, None], axis=1)[:, 0]
+        return -jnp.mean(chosen, axis=-1)
+
+    def summarize(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
+        """The number of questions."""
+        return {"examples": len(np.unique(data.table.numbers[data.order]))}

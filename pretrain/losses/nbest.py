@@ -1,0 +1,29 @@
+"""The best spans of rows by the scores of their ends, on the device."""
+
+import jax
+import jax.numpy as jnp
+
+OUT = -1e30  # below every score; finite, so that sums and differences are too
+
+
+def best_spans(start: jax.Array, end: jax.Array, begins: jax.Array, ends: jax.Array, width: int, number: int):
+    """(scores, first and last tokens), [B, N] each, of the N best spans of a row, best first; N <= `number`.
+
+    start, end: scores [B, T] of a span's first and last token; a span has their sum. begins, ends: bool [B, T], where
+    one may begin and end. width: tokens of the longest span. Exact: no best start or end is chosen alone. Where rows
+    have fewer spans, the others score below OUT / 2.
+    """
+    T = start.shape[1]
+    width, number = min(width, T), min(number, T)
+    start = jnp.where(begins, start, OUT)
+    end = jnp.pad(jnp.where(ends, end, OUT), ((0, 0), (0, width - 1)), constant_values=OUT)
+    # The best end of each start; the N best spans begin at the N starts whose best spans are best.
+    reach = jax.lax.reduce_window(end, -jnp.inf, jax.lax.max, (1, width), (1, 1), "valid")
+    _, first = jax.lax.top_k(start + reach, number)
+    last = first[:, :, None] + jnp.arange(width)[None, None]
+    rows = jnp.arange(len(start))[:, None, None]
+    # [B, N, W] instead of [B, T, W]
+    pairs = start[rows, first[:, :, None]] + end[rows, last]
+    scores, place = jax.lax.top_k(pairs.reshape(len(start), -1), number)
+    first = jnp.take_along_axis(first, place // width, axis=1)
+    return scores, first, first + place % width
