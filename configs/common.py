@@ -24,6 +24,7 @@ from configs.objective_kinds import regression as regression
 from configs.objective_kinds import replaced as replaced
 from configs.objective_kinds import spans as spans
 from configs.objective_kinds import tagging as tagging
+from configs.objective_kinds import text as text
 from configs.objective_kinds import translation as translation
 from configs.ranges import (
     batch_ramp,
@@ -127,7 +128,7 @@ def base() -> dict:
             temperature=positive(1.0),  # sizes, in examples, are raised to 1/temperature before mixing
             languages=(),  # names of the languages of sources (option `language`, or fields)
             cap=non_negative(0, below=2**63),  # sizes are capped at this many examples before mixing; 0 means no cap
-            layout="concat",  # concat (joined, cut), packed (no leaks), stream, document, pairs, examples (tasks), ...
+            layout="concat",  # concat (joined, cut), packed (no leaks), stream, pairs, examples, packed_examples, ...
             length=count(1024),  # T, tokens of a training row
             examples=non_negative(0, below=2**31),  # layout examples: training records to draw by the seed; 0: all
             balanced=False,  # equal numbers of them for each label

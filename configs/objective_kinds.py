@@ -18,6 +18,17 @@ def causal() -> dict:
     """Causal language modelling: each token is predicted from those before it."""
     return dict(
         kind="causal",  # name of the objective
+        inputs="",  # field or template of a prompt, such as "Question: {question}"; empty: plain text, no records
+        targets="",  # field or template of its answer, such as " {answer}" or "{label:negative|positive}"
+        turns="",  # field with a conversation, a list of {role, content}, instead of inputs and targets
+        turn="{role}: {content}\n",  # template of a turn
+        answers=("assistant",),  # roles whose turns are answers
+        loss_on="all",  # tokens that are scored: all, or targets (answers and their end)
+        target_length=count(64),  # most tokens of an answer that evaluation writes
+        stop="",  # text that ends an answer, such as "\\n", besides the end token
+        labels=(),  # names of classes for accuracy and F1; empty: those of a template like {label:negative|positive}
+        language="",  # of the answers: chooses BLEU's tokenizer (zh, ja, ko)
+        metrics=(),  # figures of decoded answers in an evaluation, as of kind text (running.md)
         coded=False,  # rows and prompts begin with a control code, the option `code` of their source (CTRL)
         selects="loss",  # term whose lowest validation value selects the best checkpoint
     )
@@ -122,6 +133,7 @@ def classification() -> dict:
         texts=("text",),  # one or two fields of a record, or templates such as "{title}: {body}"
         label="label",  # field with the name of the class, or its number
         labels=(),  # names of the classes in the order of their numbers; recorded with the run
+        lm_weight=non_negative(0.0),  # weight of predicting each token of a row beside its class (GPT: 0.5)
         metrics=("accuracy",),  # figures of an evaluation: accuracy, f1, macro_f1, matthews
         selects="accuracy",  # figure or term (loss) that selects the best checkpoint
     )
@@ -188,6 +200,23 @@ def extraction() -> dict:
     )
 
 
+@section
+def text() -> dict:
+    """Text to text: an encoder reads a prompt, a decoder writes its answer."""
+    return dict(
+        kind="text",  # name of the objective
+        inputs="inputs",  # field or template of a prompt, such as "sst2 sentence: {sentence}"
+        targets="targets",  # field or template of its answer, such as "{label:negative|positive}"; of a list, any
+        start="",  # special id that the decoder begins with, such as mBART's de_DE; empty: pad (T5) or end
+        target_length=non_negative(0),  # most tokens of an answer; 0 means data.length
+        stop="",  # text that ends an answer, such as "\\n", besides the end token
+        labels=(),  # names of classes for accuracy and F1; empty: those of a template like {label:negative|positive}
+        language="",  # of the answers: chooses BLEU's tokenizer (zh, ja, ko)
+        metrics=("exact_match",),  # figures of decoded answers in an evaluation (running.md)
+        selects="exact_match",  # figure or term (loss) that selects the best checkpoint
+    )
+
+
 # Sections of objectives by kind.
 OBJECTIVES = {
     "causal": causal,
@@ -202,4 +231,5 @@ OBJECTIVES = {
     "choice": choice,
     "tagging": tagging,
     "extraction": extraction,
+    "text": text,
 }

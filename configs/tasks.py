@@ -4,18 +4,22 @@
     pretrain evaluate --workdir=runs/bert-sst2 --split=test --predictions=sst2.jsonl
 
 Variants: of GLUE (Wang et al. 2018) cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte and wnli; boolq; copa (a choice);
-squad and squad2, answers cut from a text (Rajpurkar et al. 2016, 2018). Model and tokenizer are those of the run, or of
-the imported checkpoint, in `train.start_from`.
+squad and squad2, answers cut from a text (Rajpurkar et al. 2016, 2018). Text to text, for runs of T5 and BART: sst2_text
+and translation. For decoders: sst2_prompt and chat. Model and tokenizer are those of the run, or of the imported
+checkpoint, in `train.start_from`.
 
 Data: TFDS builds each set (`tfds build glue/sst2`, `super_glue/boolq`, `super_glue/copa`). Any other source of records
 with the same fields serves, such as --config.data.train=jsonl:data/sst2/train.jsonl. SQuAD is read from its own files,
-in data/squad.
+in data/squad. translation reads records such as {"en": "A dog.", "de": "Ein Hund."} from data/translation, chat
+{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]} from data/chat, in
+train.jsonl and validation.jsonl.
 
 Settings are BERT's (Devlin et al. 2018, section 4.1): batches of 32, three epochs, a rate that rises to 3e-5 over the
 first tenth and falls to 0, weight decay 0.01. Papers choose the best of 2e-5 to 5e-5 and of several seeds on the
 validation data (--config.schedule.peak, --config.seed). ELECTRA's are peak 1e-4 (small: 3e-4), layer decay 0.8 and no
 weight decay; RoBERTa's peak 1e-5 to 3e-5, ten epochs and weight decay 0.1. Small sets (CoLA, RTE) diverge for some
-seeds.
+seeds. Text to text has T5's (Raffel et al. 2019, section 3.1): Adafactor with a constant rate of 0.001, the best
+checkpoint by the task's metric.
 
 Cost: SST-2 takes 6,314 updates of 32 rows of about 32 tokens, 4.2e15 FLOPs for BERT base: minutes on one GPU.
 
@@ -48,6 +52,24 @@ VARIANTS = {
     "copa": ("super_glue/copa", 400, ("{premise} {question}", "choice1", "choice2"), (), ("accuracy",)),
 }
 
+# Tasks whose answers are texts: (folder of JSON lines, or TFDS set, training examples, keys of the objective).
+CLASSES = {"targets": "{label:negative|positive}", "metrics": ("accuracy", "invalid"), "target_length": 8}
+TEXTS = {
+    "sst2_text": ("glue/sst2", 67_349, {"inputs": "sst2 sentence: {sentence}"} | CLASSES),
+    "translation": (
+        "data/translation",
+        29_000,
+        {"inputs": "translate English to German: {en}", "targets": "de", "metrics": ("bleu", "chrf")},
+    ),
+    "sst2_prompt": (
+        "glue/sst2",
+        67_349,
+        {"inputs": "{sentence} It was", "loss_on": "targets"} | CLASSES | {"targets": " {label:negative|positive}"},
+    ),
+    "chat": ("data/chat", 10_000, {"turns": "messages", "loss_on": "targets"}),
+}
+VARIANTS |= TEXTS
+
 
 # (version in names of files, windows of training, epochs, batch, metrics), as BERT (sections 4.2 and 4.3).
 SQUAD = {
@@ -61,6 +83,8 @@ def get_config(variant=""):
     variant = common.check_variant("tasks", variant or "sst2", (*VARIANTS, *SQUAD))
     if variant in SQUAD:
         return _squad(variant)
+    if variant in TEXTS:
+        return _text_config(variant)
     dataset, examples, texts, labels, metrics = VARIANTS[variant]
     config = common.base()
     config.name = f"tasks:{variant}"
@@ -107,4 +131,32 @@ def _trained(config, steps, batch, rate):
     config.evaluate.every = max(1, steps // 10)
     config.checkpoint.every = max(1, steps // 10)
     config.log.every = max(1, min(10, steps // 20))
+    return config
+
+
+def _text_config(variant: str):
+    """The config of a task whose answers are texts."""
+    dataset, examples, keys = TEXTS[variant]
+    config = common.base()
+    config.name = f"tasks:{variant}"
+    config.model = {}
+    encoder_decoder = variant in ("sst2_text", "translation")
+    config.objective = common.text() if encoder_decoder else common.causal()
+    config.objective.update(keys)
+    if config.objective.metrics:
+        config.objective.selects = config.objective.metrics[0]
+    source = "jsonl:{}/{}.jsonl" if dataset.startswith("data") else "tfds:{}?split={}"
+    for split in ("train", "validation", "test")[: 2 if variant == "chat" else 3]:
+        config.data[split] = source.format(dataset, split)
+    config.data.update(layout="packed_examples", length=512 if variant == "chat" else 128)
+    steps = EPOCHS * examples // BATCH
+    config.train.update(steps=steps, batch_size=BATCH)
+    if encoder_decoder:
+        config.optimizer.update(name="adafactor", weight_decay=0.0, clip=0.0)
+        config.schedule.update(kind="constant", peak=1e-3, warmup=0)
+    else:  # GPT's (Radford et al. 2018, section 4.1)
+        config.optimizer.update(name="adamw", weight_decay=0.01, clip=1.0)
+        config.schedule.update(kind="linear", peak=6.25e-5, warmup=steps // 500, end=0.0)
+    config.evaluate.update(every=max(1, steps // 10), batches=20)
+    config.checkpoint.every = max(1, steps // 10)
     return config

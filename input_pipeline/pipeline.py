@@ -36,7 +36,6 @@ from input_pipeline.tokenizers.base import Tokenizer
 FIRST_ROWS, FIRST_TOKENS = 64, 1 << 15
 MAX_RATIO = 2  # BERT's 15% halved or doubled gives another model (Wettig et al. 2022, "Should You Mask 15%?")
 BAD_RECORDS = "bad_records.txt"  # in the work folder: the first records that were skipped
-EXAMPLES = "examples"  # the layout of labelled records
 EVAL_SEED = 0  # of corruption in evaluation: the same in every run, so that runs compare
 
 
@@ -73,7 +72,7 @@ def prepare(
     read = example_corpus.texts_of(sources, objective) if data["layout"] == EXAMPLES else sources
     opened = tokenizer_store.make_folder(folders.tokenizer, tokenizer, read, share, report, special, inherited, accept)
     validate.check_ends(opened, data, report)
-    if data["layout"] == EXAMPLES:
+    if data["layout"] in validate.EXAMPLES:
         return example_corpus.prepare(data, tokenizer, objective, folders, opened, sources, report)
 
     cache = IndexCache(validate.store_root(data, folders.data), scratch, report, read_all)
@@ -108,7 +107,7 @@ def prepare_given(
     accept(opened)
     validate.check_ends(opened, data, report)
     validate.check_sources(found, data, objective, corruption.build(objective))
-    if data["layout"] == EXAMPLES:
+    if data["layout"] in validate.EXAMPLES:
         return example_corpus.prepare(data, tokenizer, objective, folders, opened, {given: found}, report)
     cache = IndexCache(Path(root), scratch=None, report=report, read_all=False)
     by_split, _ = _open_splits({given: found}, 0.0, opened, data, folders, report)

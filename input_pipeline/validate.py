@@ -25,8 +25,9 @@ from input_pipeline.tokenizers import store as tokenizer_store
 from input_pipeline.tokenizers.base import Tokenizer
 
 PROBE_BYTES = 1 << 16  # bytes of a source in which its first record is searched
+EXAMPLES = ("examples", "packed_examples")  # layouts of records, one a row or several
 WITHOUT_ENDS = ("concat", "stream", "examples")  # layouts that need no token between documents
-UNMIXED = ("stream", "examples")  # layouts that do not mix sources
+UNMIXED = ("stream", *EXAMPLES)  # layouts that do not mix sources
 OF_SENTENCES = ("pairs", "sentences", "halves")  # layouts that need to know where sentences end
 
 
@@ -42,7 +43,7 @@ def check(
     inherited = inherited or tokenizer_store.is_made(folders.tokenizer)
     named, share = check_settings(data, tokenizer, objective, inherited), holdout_share(data)
     tokenizer_store.check(folders.tokenizer, tokenizer, inherited)
-    if data["layout"] == "examples":  # whose records are read at once, if they are not kept
+    if data["layout"] in EXAMPLES:  # whose records are read at once, if they are not kept
         check_overlap(named)
         return named
     missing = [

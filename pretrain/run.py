@@ -98,7 +98,9 @@ class Run:
         `begun` are ids int32 [T], one array per text; `source` are inputs by name, one row per text. Errors: DataError
         for an objective that does not generate.
         """
-        return corruption.build(self.config.objective.to_dict(), self.tokenizer).prompts(texts)
+        single, pair = self.config.tokenizer.single, self.config.tokenizer.pair
+        frame = corruption.Frame(single, pair, self.tokenizer.special)
+        return corruption.build(self.config.objective.to_dict(), self.tokenizer, frame).prompts(texts)
 
     def generate(self, prompt: str, *, temperature: float = 0.8, **options) -> str:
         """Samples a text for `prompt`, which it starts with where the model continues it; `temperature` 0 is greedy.

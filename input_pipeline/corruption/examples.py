@@ -21,6 +21,7 @@ from input_pipeline.tokenizers.base import Tokenizer
 NUMBER = str | int | float
 UNLABELLED = -1  # of examples to predict alone
 TEXTS = ("$A", "$B")  # in a frame
+FIELD = re.compile(r"\{([^{}]+)\}")  # in a template
 
 
 class Example(NamedTuple):
@@ -41,6 +42,8 @@ class Frame:
     single, pair: names of special ids, and $A and $B for the texts. Empty: BERT's, or without its tokens an end token
     behind each text. `names` are those in use, `frames` their ids. length: of the longest rows, for windows.
     """
+
+    TEXT = -2  # of a single text in `frames`
 
     def __init__(self, single: Sequence[str], pair: Sequence[str], special: Mapping[str, int], length: int = 0):
         first, last = (["classifier"], "separator") if {"classifier", "separator"} <= special.keys() else ([], "end")
@@ -312,14 +315,21 @@ def text_of(record: Mapping, name: str) -> str:
 
 
 def fill_template(template: str, record: Mapping) -> str:
-    """A template with the values of a record: {field} in braces; {field:a|b} names the classes 0 and 1."""
+    """A template with the values of a record: {field} in braces; {field:a|b} names the classes 0 and 1.
+
+    Errors: DataError for unknown fields, and classes without a name.
+    """
 
     def value(match: re.Match) -> str:
         field, _, names = match[1].partition(":")
-        found = value_at(record, field, NUMBER)
-        return names.split("|")[int(found)] if names and str(found).isdecimal() else str(found)
+        found = str(value_at(record, field, NUMBER))
+        if not names or found in names.split("|"):
+            return found
+        if found.isdecimal() and int(found) < len(names.split("|")):
+            return names.split("|")[int(found)]
+        raise DataError(f"label '{found}' is none of {match[0]}. Name its class there.")
 
-    return re.sub(r"\{([^{}]+)\}", value, template)
+    return FIELD.sub(value, template)
 
 
 def label_of(record: Mapping, field: str, names: Sequence[str]) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from input_pipeline.batching.mixture import hash_key, shuffle_rows
 from input_pipeline.batching.train import BatchContext
 from input_pipeline.examples.table import Examples
+from input_pipeline.packing.seq2seq import Plan, pack
 
 WINDOW = 64  # batches whose examples are sorted by length together
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384)
@@ -53,6 +54,30 @@ class ExampleBatches:
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
         return fill(self.context, self.table, self.numbers(n), self.lengths)
+
+
+def pack_rows(table: Examples, objective, length: int) -> Plan:
+    """The examples of each row of `length` tokens, if several share one."""
+    sizes = np.diff(table.ends, axis=1, prepend=np.append(0, table.ends[:-1, -1])[:, None])
+    return pack(*objective.needs(sizes, length))
+
+
+@dataclass(frozen=True)
+class PackedBatches:
+    """Training batches of rows that several examples share: row r of batch n is row n * B + r of the endless stream."""
+
+    context: BatchContext
+    table: Examples
+    plan: Plan
+    shuffle: bool
+
+    def __getitem__(self, n: int) -> dict[str, np.ndarray]:
+        context, batch, number = self.context, self.context.empty(), len(self.plan.first) - 1
+        rows = n * context.batch_size + context.rows
+        rows = shuffle_rows(rows, number, context.seed, 0) if self.shuffle else rows % number
+        groups = [[self.table[one] for one in self.plan.row(row)] for row in rows.tolist()]
+        context.objective.write_rows(batch, np.arange(len(rows)), groups)
+        return batch
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The labelled records of a run: what `pipeline.Corpus` is for text."""
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,14 @@ from input_pipeline import batching, corruption, splits, validate
 from input_pipeline.batching.train import BatchContext, rows_of_host
 from input_pipeline.corruption.examples import UNLABELLED, Frame
 from input_pipeline.errors import DataError
-from input_pipeline.examples.batches import ExampleBatches, ExamplePass, bucket_lengths
+from input_pipeline.examples.batches import ExampleBatches, ExamplePass, PackedBatches, bucket_lengths, pack_rows
 from input_pipeline.examples.table import Examples, join, open_or_make, to_json
 from input_pipeline.io import Folders
+from input_pipeline.packing.seq2seq import Plan
 from input_pipeline.sources.base import Document, Source, hash_to_unit
 from input_pipeline.tokenizers.base import Tokenizer
+
+OF_LOSSES = ("lm_weight",)  # keys of objectives that change no example and are younger than kept ones
 
 
 def prepare(
@@ -29,10 +33,11 @@ def prepare(
 ) -> "ExampleCorpus":
     """Reads the examples of all splits, or opens those that an earlier start has kept. Errors: DataError."""
     frame = Frame(tokenizer["single"], tokenizer["pair"], opened.special, data["length"])
-    task = corruption.OBJECTIVES[objective["kind"]](objective, opened, frame)
+    task = corruption.build(objective, opened, frame)
     limit = data["bad_records"] if data["on_bad_record"] == "skip" else 0.0
+    read = sorted((key, value) for key, value in objective.items() if key not in OF_LOSSES)
     # Windows depend on the length of rows.
-    settings = repr((sorted(objective.items()), opened.fingerprint, frame.frames, *[frame.length] * task.windows))
+    settings = repr((read, opened.fingerprint, frame.frames, *[frame.length] * task.windows))
     digest = hashlib.blake2b(settings.encode(), digest_size=4).hexdigest()
     tables = {}
     for name, found in sources.items():
@@ -130,15 +135,28 @@ class ExampleCorpus:
 
     @property
     def rows_per_epoch(self) -> float:
-        """Training examples."""
-        return float(len(self.examples("train")))
+        """Rows in which training reads each example once."""
+        return float(len(self._packed.first) - 1 if self._is_packed else len(self.examples("train")))
+
+    @property
+    def _is_packed(self) -> bool:
+        return self._data["layout"] == "packed_examples"
+
+    @functools.cached_property
+    def _packed(self) -> Plan:
+        """The training examples of each row, if several share one."""
+        return pack_rows(self.examples("train"), self._objective, self._data["length"])
 
     def batches(
         self, *, seed: int, batch_size: int, rows: np.ndarray | None = None, start: int = 0, workers: int, prefetch: int
     ) -> Iterator[dict[str, np.ndarray]]:
         """Training batches from number `start` on, as `Corpus.batches`."""
         context = self._context(seed, batch_size, rows, self._data["length"])
-        batches = ExampleBatches(context, self.examples("train"), self._lengths(context.length), self._data["shuffle"])
+        table, shuffle = self.examples("train"), self._data["shuffle"]
+        if self._is_packed:
+            batches = PackedBatches(context, table, self._packed, shuffle)
+        else:
+            batches = ExampleBatches(context, table, self._lengths(context.length), shuffle)
         return batching.read(batches, start, batching.ENDLESS, workers, prefetch)
 
     def check_predicted(self, seed: int, batch_size: int, report: Callable[[str], None]) -> None:

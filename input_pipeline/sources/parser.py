@@ -56,7 +56,7 @@ def parse(text: str, key: str, image: Sequence[int] = (), whole: bool = False) -
 
 def parse_data(data: Mapping, text: str, key: str) -> list[Source]:
     """The sources of `text` as `data`, the section of the config, has them read. Errors: DataError."""
-    whole = data["layout"] == "examples"
+    whole = data["layout"].endswith("examples")
     limit = data["bad_records"] if data["on_bad_record"] == "skip" else 0.0
     found = [dataclasses.replace(source, bad_records=limit) for source in parse(text, key, data["image"], whole)]
     return [source.replacing_surrogates() for source in found] if data["replace_surrogates"] else found

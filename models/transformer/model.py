@@ -119,8 +119,8 @@ class Model(nn.Module):
 
     @property
     def has_token_head(self) -> bool:
-        """Whether it predicts tokens: not in tasks."""
-        return self.task is None
+        """Whether it predicts tokens: in tasks only if they ask for it."""
+        return self.task is None or self.task.predicts_tokens
 
     @property
     def head_dropout(self) -> float:

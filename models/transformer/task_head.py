@@ -22,12 +22,14 @@ class Task:
     """What a model predicts instead of tokens.
 
     unit: "row", one prediction for each row, or "token". outputs: numbers of a prediction. steps: to the prediction of
-    a token, as `Head` has them; rows have the model's `summary`.
+    a token, as `Head` has them; rows have the model's `summary`. predicts_tokens: whether it keeps the head that
+    predicts tokens.
     """
 
     unit: str
     outputs: int
     steps: tuple[str, ...] = (DROPOUT,)
+    predicts_tokens: bool = False
 
 
 class Head(nn.Module):

@@ -111,6 +111,8 @@ def report(result: dict, step: int, split: str, objective, arguments: Evaluate) 
         # As the literature has it for sub-word models: exp(total nll / (words + line ends)).
         result["word_perplexity"] = perplexity(result["nll"] / result["words"])
         names += ["word_perplexity", "words"]
+    signatures = result["predictions"].signatures() if "predictions" in result else {}
+    names, result = [*names, *signatures], result | signatures
     row = {"step": step, "split": split} | {name: result[name] for name in names if name in result}
     tasks = result.get("tasks", {})
     if arguments.format == "json":

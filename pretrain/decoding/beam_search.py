@@ -145,6 +145,7 @@ def decode(
     model,
     params,
     tokens: jax.Array,
+    lengths: jax.Array,
     source: Mapping[str, jax.Array],
     is_example: jax.Array,
     limits: jax.Array,
@@ -158,13 +159,12 @@ def decode(
 ) -> jax.Array:
     """Decodes every row in one program, greedily or with `beams` beams: int32 [B, max_tokens], NOTHING after the end.
 
-    tokens: prompts [B, P], where P + max_tokens - 1 is at most the context. source: other inputs by name. is_example:
-    bool [B], False for padding rows. A row ends with `end_id` or after `limits` [B] tokens. Under a mesh, rows and
-    parameters may be sharded; the result is replicated.
+    tokens: prompts [B, P], where P + max_tokens - 1 is at most the context. lengths: of the prompts [B]. source: other
+    inputs by name. is_example: bool [B], False for padding rows. A row ends with `end_id` or after `limits` [B] tokens.
+    Under a mesh, rows and parameters may be sharded; the result is replicated.
     """
     rows, prompt_length = tokens.shape
     model = decoding_model(model)
-    lengths = jnp.full((rows,), prompt_length, jnp.int32)
     logits, carried = prefill(model, params, tokens, lengths, prompt_length + max_tokens - 1, source)
     params, carried = to_decoding_layout(params, carried)
 

@@ -12,10 +12,12 @@ import jax
 import numpy as np
 
 from input_pipeline.batching.eval import Task
+from input_pipeline.examples.corpus import ExampleEvaluation
 from pretrain import config as configs
 from pretrain.decoding.beam_search import NOTHING, decode
 from pretrain.errors import UserError
 from pretrain.losses import compute_terms
+from pretrain.tasks.metrics import texts
 
 
 class Written(NamedTuple):
@@ -45,16 +47,7 @@ def sequence_accuracy(written: Sequence[Written]) -> float:
 
 def bleu(written: Sequence[Written]) -> float:
     """Corpus BLEU (Papineni et al. 2002), 0 to 100, as sacrebleu computes it: cased, its own tokenizer."""
-    return sacrebleu().corpus_bleu([one.text for one in written], [[one.original for one in written]]).score
-
-
-def sacrebleu():
-    """The package. Errors: UserError if it is not installed."""
-    try:
-        import sacrebleu
-    except ImportError:
-        raise UserError("BLEU needs sacrebleu. Run pip install -e '.[bleu]', or set --decode=0.") from None
-    return sacrebleu
+    return texts.sacrebleu_score("bleu", [one.text for one in written], [[one.original] for one in written])
 
 
 MEASURES = {"exact_match": exact_match, "sequence_accuracy": sequence_accuracy, "bleu": bleu}
@@ -76,7 +69,7 @@ def tasks(run, split: str, *, decode: int | None) -> dict[str, Task]:
             f"--decode={decode}: split {split} has no text pairs. Give some, such as jsonl:FILES?fields=inputs,targets."
         )
     if found and "bleu" in measures:
-        sacrebleu()
+        texts.package("sacrebleu", f"config.objective.kind={run.config.objective.kind}")
     # Before the hours of training, not after: a missing text raises here.
     for task in found.values() if _rewritten(run) else ():
         task.originals()
@@ -110,6 +103,16 @@ def decoded(run, params, found: dict[str, Task], cut: Callable[[], bool], report
     return each, _figures(objective, everything)
 
 
+def answers(run, params, data: ExampleEvaluation, cut: Callable[[], bool]) -> list[dict[str, np.ndarray]] | None:
+    """What is decoded for each batch of a task: its rows under "ids", as `_write` has them; None as `decoded`."""
+    whole, found = run.spec.to_global(params), []
+    for batch in data.batches():
+        found.append({"ids": _write(run, whole, batch, run.spec.layout.filled(run.config.evaluate.batch_size))})
+        if cut():
+            return None
+    return found
+
+
 def _figures(objective, written: Sequence[Written]) -> dict:
     return {name: MEASURES[name](written) for name in objective.decode_metrics} | {
         "written_length": float(np.mean([len(one.ids) for one in written])),
@@ -121,14 +124,15 @@ def _figures(objective, written: Sequence[Written]) -> dict:
 def _write(run, params, batch, size: int) -> np.ndarray:
     """Decodes all rows of a batch: int32 [size, most], NOTHING after the end."""
     tokenizer, layout, evaluate = run.corpus.tokenizer, run.spec.layout, run.config.evaluate
-    tokens, source = run.spec.objective.prompts(batch)
-    most = batch["targets"].shape[1]
+    tokens, lengths, source = run.spec.objective.prompts(batch)
+    most = run.spec.objective.most_written or batch["targets"].shape[1]
     if evaluate.beyond:
         most = min(run.spec.eval_model.context, batch["inputs"].shape[1] + evaluate.beyond)
     limits = np.full(len(tokens), most, np.int32)
     if evaluate.beyond:  # one shape for the program, a limit for each row
         limits = np.minimum(limits, (source["input_segments"] > 0).sum(1) + evaluate.beyond).astype(np.int32)
-    given = {"tokens": tokens, "there": batch["weights"].any(axis=1), "limits": limits} | source
+    there = (batch["segments"] > 0).any(axis=1)
+    given = {"tokens": tokens, "lengths": lengths, "there": there, "limits": limits} | source
     # Rows are sharded over all axes of the batch, tokens of a row never.
     axes = {name: ("batch", *[None] * (array.ndim - 1)) for name, array in given.items()}
     given = layout.put(given, axes, size)
@@ -137,6 +141,7 @@ def _write(run, params, batch, size: int) -> np.ndarray:
             run.spec.eval_model,
             params,
             given["tokens"],
+            given["lengths"],
             {name: given[name] for name in source},
             given["there"],
             given["limits"],

@@ -12,7 +12,7 @@ from input_pipeline.batching.eval import Evaluation
 from input_pipeline.pipeline import Corpus
 from pretrain import config as configs
 from pretrain.errors import UserError
-from pretrain.evaluation.decoded import KEYS, decoded, tasks
+from pretrain.evaluation.decoded import KEYS, answers, decoded, tasks
 from pretrain.losses import compute_terms
 from pretrain.tasks.predictions import predictions
 
@@ -128,11 +128,16 @@ def score(
     objective = run.spec.objective
     terms = compute_terms(objective, total["sums"], total["counts"])
     scores = terms | objective.summarize(terms, total, data) | {"scope": data.scope}
+    if timed:
+        scores["tokens_per_second"] = total["read"] / (time.perf_counter() - started)
+    if objective.writes:
+        report(f"decoding {len(data.order):,} examples")
+        outputs = answers(run, params, data, cut)
+        if outputs is None:
+            return None
     if objective.metrics:
         scores["predictions"] = predictions(config.objective, data, outputs)
         scores |= scores["predictions"].measures()
-    if timed:
-        scores["tokens_per_second"] = total["read"] / (time.perf_counter() - started)
     if not to_decode:
         return scores
     found = decoded(run, params, to_decode, cut, report)

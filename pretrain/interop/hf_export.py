@@ -1,6 +1,7 @@
 """Export: from a work folder to a folder that Hugging Face's library loads."""
 
 import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -64,6 +65,7 @@ def export_folder(
     tokenizer = pipeline.open_tokenizer(run.folders.tokenizer)
     family, model_config = families.of_section(merged, part)
     task = losses.task(config.objective)
+    task = task and dataclasses.replace(task, predicts_tokens=False)  # no class of theirs has both heads
     if task and not part:
         frame = Frame(config.tokenizer.single, config.tokenizer.pair, tokenizer.special)
         family = task_heads.with_head(family, task_heads.ENDINGS[config.objective.kind], frame.names)

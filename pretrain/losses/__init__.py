@@ -14,7 +14,7 @@ from pretrain.losses.electra import Replaced
 from pretrain.losses.examples import Choice, Classification, Regression, Tagging
 from pretrain.losses.extraction import Extraction
 from pretrain.losses.mlm import Masked
-from pretrain.losses.seq2seq import Denoising, Spans, Translation
+from pretrain.losses.seq2seq import Denoising, Spans, TextToText, Translation
 from pretrain.losses.xlnet import Permutation
 
 OBJECTIVES = {
@@ -30,19 +30,20 @@ OBJECTIVES = {
     "choice": Choice,
     "tagging": Tagging,
     "extraction": Extraction,
+    "text": TextToText,
 }
 
 
 def task(section: Mapping) -> Task | None:
     """The head that the objective of `config.objective` needs in place of those of pretraining; None for most."""
     objective = lookup("config.objective.kind", section["kind"], OBJECTIVES)
-    return objective.task(section)
+    return objective.of_section(section).task(section)
 
 
 def build(config, model):
     """Build the objective of `config.objective` for `model`. Errors: UserError where the two do not match."""
     kind, selects = config.objective.kind, config.objective.selects
-    objective = lookup("config.objective.kind", kind, OBJECTIVES)
+    objective = lookup("config.objective.kind", kind, OBJECTIVES).of_section(config.objective)
     if not objective.serves(model):
         raise UserError(
             f"config.objective.kind={kind} needs {objective.needs}, and config.model.kind={config.model.kind} is none. "

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from input_pipeline.corruption import reads_records
+from pretrain.errors import UserError
 from pretrain.losses.cross_entropy import adaptive_cross_entropy, cross_entropy
-from pretrain.losses.objective import BoundModel, SmoothedObjective, perplexity
+from pretrain.losses.objective import BoundModel, Objective, SmoothedObjective, perplexity
+from pretrain.losses.seq2seq import check_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +20,7 @@ class Causal(SmoothedObjective):
     """`loss` in nats a token, over every token of a text."""
 
     predicted: int | None  # ids from here on are read but never predicted, such as a start symbol; None: all are
-    bits_metric: str  # the name that the literature uses for such data
+    bits_metric: str | None  # the name that the literature uses for such data
 
     batch_features = ("targets", "weights")
     distill_mask = "weights"  # where windows overlap each token is scored once
@@ -28,7 +32,13 @@ class Causal(SmoothedObjective):
         return model.causal
 
     @classmethod
+    def of_section(cls, section: Mapping) -> type["Causal"]:
+        return Answers if reads_records(section) else cls
+
+    @classmethod
     def from_config(cls, config, model) -> "Causal":
+        if config.objective.metrics or config.objective.loss_on != "all":
+            raise UserError("config.objective.metrics and loss_on=targets need records. Set config.objective.inputs.")
         # A start symbol has a row of the input table alone.
         predicted = model.vocab_size if model.input_vocab_size > model.vocab_size else None
         bits_metric = "bits_per_dim" if config.data.image else "bits_per_byte"
@@ -77,3 +87,48 @@ class Causal(SmoothedObjective):
         # Id 0 for targets without weight: an index out of range would read NaN, and 0 x NaN is NaN.
         known = targets < self.predicted
         return jnp.where(known, targets, 0), jnp.where(known, weights, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers(Causal):
+    """`loss` in nats a token of prompts and answers or of answers alone; metrics of answers that are decoded."""
+
+    metrics: tuple[str, ...] = ()
+    most_written: int = 0
+    context: int = 0  # of the model
+
+    @classmethod
+    def from_config(cls, config, model) -> "Answers":
+        section, context = config.objective, model.context
+        check_names(section)
+        if section.metrics and section.target_length >= context:
+            raise UserError(
+                f"config.objective.target_length={section.target_length}: leaves no prompt in config.model.context="
+                f"{context}. Lower it."
+            )
+        if section.metrics and config.evaluate.beyond:
+            raise UserError("config.evaluate.beyond: needs an encoder_decoder. Set config.objective.target_length.")
+        predicted = model.vocab_size if model.input_vocab_size > model.vocab_size else None
+        how = config.train.z_loss, config.train.label_smoothing, predicted, None
+        return cls(*how, tuple(section.metrics), section.target_length, context)
+
+    @property
+    def writes(self) -> bool:
+        return bool(self.metrics)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return (*self.terms, "perplexity", *self.metrics)
+
+    def summarize(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
+        return Objective.summarize(self, terms, totals, data) | {"examples": len(data.order)}
+
+    def prompts(self, batch: Mapping) -> tuple[np.ndarray, np.ndarray, dict]:
+        """The prompts of rows of one example, without their beginning where it would leave no room for an answer."""
+        width = min(batch["tokens"].shape[1], self.context + 1 - self.most_written)
+        tokens = np.zeros((len(batch["tokens"]), width), np.int32)
+        for row, ids, size in zip(tokens, batch["tokens"], batch["prompt"].tolist(), strict=True):
+            # The id that begins a row stays.
+            kept = ids[:size] if size <= width else np.append(ids[:1], ids[size + 1 - width : size])
+            row[: len(kept)] = kept
+        return tokens, np.clip(batch["prompt"], 1, width).astype(np.int32), {}

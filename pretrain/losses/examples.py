@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from models.transformer.task_head import Task
+from pretrain.losses.cross_entropy import cross_entropy
 from pretrain.losses.objective import BoundModel, Objective
 
 BOTH_STACKS = {"inputs": "tokens", "input_segments": "segments", "input_positions": "positions"}
@@ -55,18 +56,18 @@ class ExampleObjective(Objective):
         return sums, carried
 
     def evaluate(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None = None):
-        logits, carried = self.logits(model, batch, carried, key)
+        logits, _, carried = self.logits(model, batch, carried, key)
         losses = self.losses(logits, batch["labels"])
         return {"loss": jnp.sum(batch["weights"] * losses)}, {"logits": logits}, carried
 
     def logits(self, model: BoundModel, batch: Mapping, carried, key):
-        """([B, outputs] float32, recurrent state) of the rows of a batch."""
+        """([B, outputs] float32, hidden states, recurrent state) of the rows of a batch."""
         hidden, carried = self.states(model, batch, carried, key)
         places = jnp.zeros_like(batch["row"])
         if model.model.summary_place == "last":
             # The last token of each text; 0 in rows of padding.
             places = jnp.maximum(jnp.sum(batch["segments"] > 0, axis=1) - 1, 0)
-        return model.predict(hidden, places, batch["row"], key), carried
+        return model.predict(hidden, places, batch["row"], key), hidden, carried
 
     def states(self, model: BoundModel, batch: Mapping, carried, key):
         """(hidden states [B, T, D], recurrent state) of the rows of a batch."""
@@ -89,8 +90,57 @@ class ExampleObjective(Objective):
 class Classification(ExampleObjective):
     """`loss` in nats an example, over the classes."""
 
+    @classmethod
+    def of_section(cls, section: Mapping) -> type["Classification"]:
+        return ClassificationAndText if cls is Classification and section["lm_weight"] else cls
+
     def losses(self, logits, labels):
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1)[:, 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationAndText(Classification):
+    """The loss of the classes, `label`, and of all tokens of a row given those before them, `lm`.
+
+    Radford et al. 2018, section 3.3: weights 1 and 0.5.
+    """
+
+    lm_weight: float = 0.0
+
+    batch_features = ("labels", "weights", "segments", "tokens")
+    needs = "a causal model with one softmax for objective.lm_weight"
+
+    @classmethod
+    def from_config(cls, config, model) -> "ClassificationAndText":
+        return cls(tuple(config.objective.metrics), config.objective.lm_weight)
+
+    @classmethod
+    def task(cls, section: Mapping) -> Task:
+        return dataclasses.replace(super().task(section), predicts_tokens=True)
+
+    @classmethod
+    def serves(cls, model) -> bool:
+        return super().serves(model) and model.causal and model.single_softmax
+
+    @property
+    def terms(self) -> Mapping[str, float]:
+        return {"label": 1.0, "lm": self.lm_weight}
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return ("loss", *super().metric_names)
+
+    def denominators(self, batch: Mapping) -> dict[str, jax.Array]:
+        return {"label": jnp.sum(batch["weights"]), "lm": jnp.sum(next_tokens(batch)[1])}
+
+    def evaluate(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None = None):
+        logits, hidden, carried = self.logits(model, batch, carried, key)
+        label = jnp.sum(batch["weights"] * self.losses(logits, batch["labels"]))
+        lm, _ = cross_entropy(*model.run("head_inputs", hidden), *next_tokens(batch))
+        return {"label": label, "lm": lm}, {"logits": logits}, carried
+
+    def summarize(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
+        return {"examples": int(totals["counts"]["label"])}
 
 
 class Regression(ExampleObjective):
@@ -116,8 +166,8 @@ class Choice(Classification):
         rows = {name: batch[name].reshape(B * C, T) for name in ("tokens", "types", "segments", "positions")}
         # Each choice draws its own dropout: rows are numbered as if they were those of a batch.
         row = (batch["row"][:, None] * C + jnp.arange(C)[None]).reshape(-1)
-        logits, carried = super().logits(model, {**batch, **rows, "row": row}, carried, key)
-        return logits.reshape(B, C), carried
+        logits, hidden, carried = super().logits(model, {**batch, **rows, "row": row}, carried, key)
+        return logits.reshape(B, C), hidden, carried
 
 
 class Tagging(ExampleObjective):
@@ -138,6 +188,13 @@ class Tagging(ExampleObjective):
     def summarize(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
         """The number of sentences."""
         return {"examples": len(data.order)}
+
+
+def next_tokens(batch: Mapping) -> tuple[jax.Array, jax.Array]:
+    """The token after each token of a row [B, T], and 1 where there is one."""
+    targets, segments = (jnp.roll(batch[name], -1, axis=1) for name in ("tokens", "segments"))
+    last = jnp.arange(targets.shape[1])[None] == targets.shape[1] - 1
+    return targets, ((segments > 0) & ~last).astype(jnp.float32)
 
 
 def for_both_stacks(batch: Mapping) -> dict:

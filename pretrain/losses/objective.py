@@ -58,7 +58,7 @@ class Objective(abc.ABC):
     """Named terms of a batch, and what is reported of them.
 
     The defaults are those of an objective that scores a part of a text and decodes nothing. One that decodes has
-    `prompts(batch)`: (ids [B, P] that begin the output, encoder features).
+    `prompts(batch)`: (ids [B, P] that begin the output, their number in each row [B], encoder features).
     """
 
     needs: str  # the kind of model that it `serves`, for errors
@@ -68,6 +68,8 @@ class Objective(abc.ABC):
     bits_metric: str | None = None  # the name of its bits a unit of text; None where it predicts a part of a text
     metrics: tuple[str, ...] = ()  # metrics of `outputs` over a whole split (`pretrain.tasks`); larger is better
     derived_inputs: tuple[str, ...] = ()  # inputs of the model that it makes of others, which batches lack
+    writes: bool = False  # whether `metrics` are those of decoded answers
+    most_written: int = 0  # tokens of an answer that is decoded; 0: as many as a row of targets holds
     decode_metrics: tuple[str, ...] = ()  # metrics of decoded text (`pretrain.evaluation.decoded`)
     supports_smoothing = False  # whether config.train.z_loss and .label_smoothing apply
     distill_mask: str | None = None  # the feature [B, T] above 0 where a teacher's output is compared
@@ -77,6 +79,11 @@ class Objective(abc.ABC):
     def serves(cls, model: nn.Module) -> bool:
         """Whether it can train the model."""
         return True
+
+    @classmethod
+    def of_section(cls, section: Mapping) -> type["Objective"]:
+        """The class for `config.objective`: a subclass where its keys ask for another loss."""
+        return cls
 
     @classmethod
     def task(cls, section: Mapping) -> Task | None:

@@ -4,7 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 
 import jax
+import numpy as np
 
+from input_pipeline.corruption import class_names
+from pretrain.errors import UserError
 from pretrain.losses.cross_entropy import cross_entropy
 from pretrain.losses.objective import BoundModel, SmoothedObjective
 
@@ -37,9 +40,10 @@ class Seq2Seq(SmoothedObjective):
         )
         return self.sums(objective, nll) | {"accuracy": right}, carried
 
-    def prompts(self, batch: Mapping) -> tuple[jax.Array, dict]:
+    def prompts(self, batch: Mapping) -> tuple[np.ndarray, np.ndarray, dict]:
         """The start token, and the encoder's inputs."""
-        return batch["tokens"][:, :1], {name: batch[name] for name in ("inputs", "input_segments")}
+        tokens = batch["tokens"][:, :1]
+        return tokens, np.ones(len(tokens), np.int32), {name: batch[name] for name in ("inputs", "input_segments")}
 
 
 class Denoising(Seq2Seq):
@@ -56,3 +60,38 @@ class Translation(Seq2Seq):
     """The original Transformer (Vaswani et al. 2017): decoded translations are compared over the whole corpus."""
 
     decode_metrics = ("bleu", "exact_match")
+
+
+OF_CLASSES = ("accuracy", "f1", "macro_f1", "matthews", "invalid")  # metrics of answers that are names of classes
+
+
+def check_names(section: Mapping) -> None:
+    """Raises UserError if metrics of classes have no names to compare answers with."""
+    if not class_names(section) and (named := [name for name in section["metrics"] if name in OF_CLASSES]):
+        raise UserError(f"config.objective.metrics={named[0]}: needs names of classes. Set config.objective.labels.")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextToText(Seq2Seq):
+    """Text to text (Raffel et al. 2019): the loss of each right answer, and metrics of those that are decoded."""
+
+    metrics: tuple[str, ...] = ()
+    most_written: int = 0
+
+    @classmethod
+    def from_config(cls, config, model):
+        section = config.objective
+        check_names(section)
+        most = section.target_length or config.data.length
+        return cls(config.train.z_loss, config.train.label_smoothing, tuple(section.metrics), most)
+
+    @property
+    def writes(self) -> bool:
+        return bool(self.metrics)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return (*super().metric_names, *self.metrics)
+
+    def summarize(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
+        return super().summarize(terms, totals, data) | {"examples": len(data.order)}

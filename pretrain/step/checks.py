@@ -37,7 +37,7 @@ def check_config(config) -> None:
                 f"config.train.batch_ramp={ramp}: misses config.train.batch_size={train.batch_size}. Choose a smaller "
                 f"first size, and an increment that divides the difference."
             )
-        if config.data.layout in ("stream", "examples"):
+        if config.data.layout in validate.UNMIXED:
             raise UserError(
                 f"config.train.batch_ramp={ramp}: not with config.data.layout={config.data.layout}. Leave it empty."
             )

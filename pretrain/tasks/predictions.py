@@ -1,5 +1,6 @@
 """Predictions of a task for the examples of a split, and the metrics of a config over them."""
 
+import functools
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from input_pipeline.corruption import class_names
 from input_pipeline.corruption.examples import UNLABELLED, text_of
 from input_pipeline.corruption.extraction import FIRST_TOKEN, answers_of
 from input_pipeline.examples.corpus import ExampleEvaluation
+from pretrain.decoding.beam_search import NOTHING
 from pretrain.losses.nbest import OUT
-from pretrain.tasks.metrics import Predicted, measure
+from pretrain.tasks.metrics import Predicted, classes, measure, texts
 from pretrain.tasks.metrics.tagging import OUTSIDE
 
 
@@ -40,15 +43,20 @@ class Predictions:
 
     def measures(self) -> dict[str, float]:
         """The metrics of `config.objective.metrics`, over the examples with a label."""
-        labelled = np.flatnonzero(self.targets != UNLABELLED) if self.names else np.arange(len(self.targets))
+        every = not self.objective.labelled  # a number has no value that means none
+        labelled = np.flatnonzero(every | (self.targets != UNLABELLED))
         if not len(labelled):
             return {}
         return measure(self.section["kind"], self.section["metrics"], self.found(labelled))
 
+    def signatures(self) -> dict[str, str]:
+        """How metrics were computed, where they must be quoted with it."""
+        return {}
+
     def found(self, wanted: np.ndarray) -> Predicted:
         """The predictions for the examples at the places `wanted`, as metrics take them."""
         logits = np.stack(self.outputs["logits"])[wanted]
-        values = logits.argmax(1) if self.names else logits[:, 0]
+        values = classes.choose(logits) if self.names else logits[:, 0]
         return Predicted(values, self.targets[wanted], logits, self.names)
 
     def rows(self) -> Iterator[dict]:
@@ -161,7 +169,44 @@ class Answers(Predictions):
         return found | ({"prediction": ""} if score > self.section["threshold"] else {}) | {"no_answer": score}
 
 
-OF_KIND = {"tagging": Tags, "extraction": Answers}
+class Texts(Predictions):
+    """A decoded answer for each example, without what follows `objective.stop` and white space around it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return class_names(self.section)
+
+    @functools.cached_property
+    def answers(self) -> list[str]:
+        """The answers, in the order of the data."""
+        tokenizer, stop = self.objective.tokenizer, self.section["stop"]
+        found = []
+        for row in self.outputs["ids"]:
+            ids = row[(row != NOTHING) & (row != tokenizer.end_id)]
+            text = tokenizer.decode(ids)
+            found.append((text.partition(stop)[0] if stop else text).strip())
+        return found
+
+    def right(self, place: int) -> list[str]:
+        """The right answers of the example at a place."""
+        return self.objective.right_answers(self.table.record(int(self.table.numbers[self.examples[place]])))
+
+    def found(self, wanted: np.ndarray) -> Predicted:
+        right = [self.right(place) for place in wanted.tolist()]
+        answers = [self.answers[place] for place in wanted.tolist()]
+        return Predicted(answers, right, names=self.names, language=self.section["language"])
+
+    def signatures(self) -> dict[str, str]:
+        found = self.found(np.flatnonzero(self.targets != UNLABELLED))
+        chosen = [name for name in self.section["metrics"] if texts.MODULES.get(name) == "sacrebleu"]
+        return {f"{name}_signature": texts.signature(name, *found[:2], found.language) for name in chosen}
+
+    def row(self, place: int) -> dict:
+        right = self.right(place)
+        return {"label": right if len(right) > 1 else "".join(right) or None, "prediction": self.answers[place]}
+
+
+OF_KIND = {"tagging": Tags, "extraction": Answers, "text": Texts, "causal": Texts}
 
 
 def predictions(section: Mapping, data: ExampleEvaluation, outputs: Sequence[Mapping[str, np.ndarray]]) -> Predictions:

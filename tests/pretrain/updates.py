@@ -27,6 +27,8 @@ MODELS = {
     "choice": ("encoder", {"dropout": 0.2}),
     "tagging": ("decoder", {}),
     "extraction": ("encoder", {"dropout": 0.2}),
+    "text": ("encoder_decoder", POST | {"positions": "learned"}),
+    "causal": ("decoder", {}),
 }
 OBJECTIVES = {
     "masked": {"max_predictions": 5},
@@ -40,6 +42,8 @@ OBJECTIVES = {
     "choice": {"number": 2},
     "tagging": {"labels": ("O", "B", "I")},
     "extraction": {"head": ("dropout",), "stride": 4, "question": 2},
+    "text": {},
+    "causal": {"inputs": "prompt", "targets": "answer", "loss_on": "targets"},
 }
 LAYOUTS = {
     "masked": {"layout": "pairs", "sentences": "lines"},
@@ -50,6 +54,7 @@ LAYOUTS = {
 LAYOUTS |= {
     task: {"layout": "examples"} for task in ("classification", "regression", "choice", "tagging", "extraction")
 }
+LAYOUTS |= {task: {"layout": "packed_examples"} for task in ("text", "causal")}
 LAYOUTS |= {"replaced": {"layout": "packed"}, "permutation": {"layout": "stream"}}
 
 

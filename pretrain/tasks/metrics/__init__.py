@@ -106,6 +106,7 @@ METRICS: dict[str, dict[str, Metric]] = {
     | {one.__name__: _part(_numeric, function=one) for one in _OF_NUMBERS}
     | {f"squad_{key}": _part(_answer, key=key) for key in ("exact", "f1")},
 }
+METRICS["causal"] = METRICS["text"]
 
 
 def require(kind: str, names: Iterable[str]) -> None:
@@ -118,7 +119,7 @@ def require(kind: str, names: Iterable[str]) -> None:
         if name not in table:
             raise UserError(f"config.objective.metrics={name}: unknown for {kind}. Choose from: {', '.join(table)}.")
         if module := texts.MODULES.get(name):
-            texts.package(module, name)
+            texts.package(module, f"config.objective.metrics={name}")
 
 
 def measure(kind: str, names: Iterable[str], found: Predicted) -> dict[str, float]:

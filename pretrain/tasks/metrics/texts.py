@@ -15,8 +15,8 @@ MODULES |= dict.fromkeys(("rouge1", "rouge2", "rougeLsum"), "rouge_score")
 References = Sequence[Sequence[str]]
 
 
-def package(module: str, name: str):
-    """A module that the metric `name` needs. Errors: UserError if it is not installed."""
+def package(module: str, setting: str):
+    """A module that a `setting`, such as a metric, needs. Errors: UserError if it is not installed."""
     try:
         if module == "sacrebleu":
             import sacrebleu
@@ -26,9 +26,7 @@ def package(module: str, name: str):
 
         return rouge_score.rouge_scorer
     except ImportError:
-        raise UserError(
-            f"config.objective.metrics={name}: needs the package {PACKAGES[module]}. Run pip install -e '.[metrics]'."
-        ) from None
+        raise UserError(f"{setting}: needs the package {PACKAGES[module]}. Run pip install -e '.[metrics]'.") from None
 
 
 def exact_match(predictions: Sequence[str], references: References) -> float:
@@ -38,7 +36,7 @@ def exact_match(predictions: Sequence[str], references: References) -> float:
 
 
 def _metric(name: str, language: str):
-    sacrebleu = package("sacrebleu", name)
+    sacrebleu = package("sacrebleu", f"config.objective.metrics={name}")
     if name == "bleu":
         return sacrebleu.metrics.BLEU(trg_lang=language)
     return sacrebleu.metrics.CHRF(word_order=2 if name == "chrf++" else 0)
@@ -67,6 +65,6 @@ def rouge(name: str, predictions: Sequence[str], references: References) -> floa
 
     Sentences are lines (Lsum).
     """
-    scorer = package("rouge_score", name).RougeScorer([name], use_stemmer=True)
+    scorer = package("rouge_score", f"config.objective.metrics={name}").RougeScorer([name], use_stemmer=True)
     pairs = zip(predictions, references, strict=True)
     return float(np.mean([scorer.score_multi(list(some), mine)[name].fmeasure for mine, some in pairs]))
