@@ -15,6 +15,7 @@ from models.errors import ModelError
 from pretrain import config as configs
 from pretrain import losses
 from pretrain.losses.examples import ExampleObjective
+from pretrain.losses.seq2seq import TextToText
 from pretrain.step.checks import check_config
 from pretrain.step.train_spec import TrainSpec
 
@@ -25,7 +26,8 @@ SAME_DECODER = ("xla", "chunked")  # dense models, which decode as `splash` does
 def test_programs_cover_every_kind():
     assert {config.model.kind for config in CONFIGS.values()} == {*common.MODELS}
     # Tasks run the programs of their model, with another head.
-    tasks = {kind for kind, objective in losses.OBJECTIVES.items() if issubclass(objective, ExampleObjective)}
+    of_tasks = ExampleObjective, TextToText
+    tasks = {kind for kind, objective in losses.OBJECTIVES.items() if issubclass(objective, of_tasks)}
     assert {config.objective.kind for config in CONFIGS.values()} == {*common.OBJECTIVES} - tasks
     words = [word for config in CONFIGS.values() for word in config.model.get("attention", ())]
     patterns = {type(parse_pattern(word)) for word in words}

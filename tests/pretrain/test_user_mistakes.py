@@ -94,6 +94,7 @@ COMMAND_LINES = [
     (["describe", TINY, "--config.optimizer.unfreeze=-2"], "config.optimizer.unfreeze"),
     (["describe", TINY, "--config.model.lora=4", "--config.model.lora_targets=('q_proj',)"], "lora_targets"),
     (["describe", OF_T5, "--config.data.length=1"], "data.length"),
+    (["describe", TINY, "--config.objective.loss_on=targets"], "config.objective.inputs"),
 ]
 CONFIGS = [
     ({"train__batch_size": 6}, "6"),
