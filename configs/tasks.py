@@ -4,9 +4,9 @@
     pretrain evaluate --workdir=runs/bert-sst2 --split=test --predictions=sst2.jsonl
 
 Variants: of GLUE (Wang et al. 2018) cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte and wnli; boolq; copa (a choice);
-squad and squad2, answers cut from a text (Rajpurkar et al. 2016, 2018). Text to text, for runs of T5 and BART: sst2_text
-and translation. For decoders: sst2_prompt and chat. Model and tokenizer are those of the run, or of the imported
-checkpoint, in `train.start_from`.
+squad and squad2, answers cut from a text (Rajpurkar et al. 2016, 2018). Answers that are written: sst2_text and
+translation for runs of T5 and BART, sst2_prompt and chat for decoders. Model and tokenizer are those of the run, or of
+the imported checkpoint, in `train.start_from`.
 
 Data: TFDS builds each set (`tfds build glue/sst2`, `super_glue/boolq`, `super_glue/copa`). Any other source of records
 with the same fields serves, such as --config.data.train=jsonl:data/sst2/train.jsonl. SQuAD is read from its own files,

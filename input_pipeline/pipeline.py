@@ -69,7 +69,7 @@ def prepare(
         sources = validate.check(data, tokenizer, objective, folders, inherited is not None)
     # Splits come first: the tokenizer must not see text that is held out.
     share, special = splits.holdout_share(data), corruption.special(objective, data["layout"])
-    read = example_corpus.texts_of(sources, objective) if data["layout"] == EXAMPLES else sources
+    read = example_corpus.texts_of(sources, objective) if data["layout"] in validate.EXAMPLES else sources
     opened = tokenizer_store.make_folder(folders.tokenizer, tokenizer, read, share, report, special, inherited, accept)
     validate.check_ends(opened, data, report)
     if data["layout"] in validate.EXAMPLES:

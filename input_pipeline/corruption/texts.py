@@ -4,7 +4,7 @@ A row holds one example, or with layout packed_examples as many as fit, each a s
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -61,10 +61,23 @@ class Pairs:
 
     layouts = LAYOUTS
     labelled = "targets"
+    classes = ()
+    windows = False
+    length = 0  # of the longest rows, for warnings
 
     def write(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, examples: Sequence[Example]) -> None:
         """Writes examples into rows `slots` of a batch, one a row."""
         self.write_rows(batch, slots, [[example] for example in examples])
+
+    def texts(self, record: Mapping) -> list[str]:
+        """The texts of a record, as a tokenizer is trained on them."""
+        return [text_of(record, self.section["inputs"]), *references(record, self.section)[:1]]
+
+    def notes(self, table) -> Iterator[str]:
+        """Warnings about the examples of a split."""
+        sizes, limits = self.needs(table.sizes, self.length)
+        if cut := int((sizes > limits).any(1).sum()):
+            yield f"{cut:,} of {len(table):,} examples are longer than data.length={self.length} and are cut"
 
     def right_answers(self, record: Mapping) -> list[str]:
         """What a decoded answer is compared with; [] without a label."""
@@ -86,6 +99,7 @@ class TextToText(Pairs, Seq2Seq):
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None, frame: Frame | None = None):
         self.section, start = section, section["start"]
         self.special = ("end", *[start] * (start not in ("", "end")))
+        self.length = frame.length if frame else 0
         if tokenizer:
             # T5 alone has sentinels, and begins with its padding id.
             self.start = start or ("pad" if tokenizer.sentinels and "pad" in tokenizer.special else "end")
@@ -102,8 +116,8 @@ class TextToText(Pairs, Seq2Seq):
     def read(self, record: Mapping) -> list[Example]:
         """The example of a record; without an answer its targets are empty."""
         found = references(record, self.section)
-        texts = text_of(record, self.section["inputs"]), found[0] if found else ""
-        parts = tuple(map(self.tokenizer.encode, texts))
+        answer = found[0] if found else ""
+        parts = tuple(map(self.tokenizer.encode, (text_of(record, self.section["inputs"]), answer)))
         read, written = (len(part) + len(frame) - 1 for part, frame in zip(parts, self.frames, strict=True))
         return [Example(parts, 1.0 if found else UNLABELLED, max(read, self.target_length(written)))]
 
@@ -140,7 +154,7 @@ class Answers(Pairs, CausalLM):
     special = ("end",)
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None, frame: Frame | None = None):
-        self.section = section
+        self.section, self.length = section, frame.length if frame else 0
         super().__init__(section, tokenizer)
         if section["turns"] and CONTENT not in section["turn"]:
             raise DataError(f"objective.turn={section['turn']!r}: has no {CONTENT}. Add it.")
@@ -178,6 +192,10 @@ class Answers(Pairs, CausalLM):
             roles = ", ".join(self.section["answers"])
             raise DataError(f"no turn of {roles} in '{self.section['turns']}'. Change objective.answers.")
         return pieces, found
+
+    def texts(self, record: Mapping) -> list[str]:
+        pieces, _ = self.turns(record) if self.section["turns"] else self.prompt_and_answer(record)
+        return [text for text, _ in pieces]
 
     def right_answers(self, record: Mapping) -> list[str]:
         return (self.turns(record) if self.section["turns"] else self.prompt_and_answer(record))[1]

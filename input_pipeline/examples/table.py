@@ -45,6 +45,11 @@ class Examples:
         parts = np.split(self.ids[first : ends[-1]], ends[:-1] - first)
         return Example(tuple(parts), float(self.targets[number]), int(self.lengths[number]))
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """Values of each part, int64 [N, K]."""
+        return np.diff(self.ends.reshape(-1), prepend=0).reshape(self.ends.shape)
+
     def record(self, number: int) -> dict:
         """A record, by its own number."""
         first = self.json_ends[number - 1] if number else 0
