@@ -275,7 +275,8 @@ def _implied(config: ConfigDict, given: dict[str, str], report: Callable[[str], 
     empty = {"data.validation": "", "data.test": "", "data.weights": "()"}
     dropped = [(key, text) for key, text in empty.items() if key not in given and config.data[key.partition(".")[2]]]
     if dropped:
-        held = f"; {config.data.holdout:.0%} of it is held out for validation" if config.data.holdout else ""
+        held = config.data.holdout and not given.get("data.validation")
+        held = f"; {config.data.holdout:.0%} of it is held out for validation" if held else ""
         report(f"data.train is not the recipe's: {', '.join(key for key, _ in dropped)} cleared{held}")
     return dropped
 
