@@ -175,8 +175,10 @@ def versions(*names: str) -> dict[str, str]:
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in names}
 
 
-def plot(file: str, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str, log=False) -> None:
-    """Draw {label: (x, y)} into a file, whose name ends in .svg or .png."""
+def plot(
+    file: str, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str, log: str = ""
+) -> None:
+    """Draw {label: (x, y)} into a file, whose name ends in .svg or .png; log: axes with a logarithmic scale."""
     (matplotlib,) = peers("matplotlib", extra="plots")
     matplotlib.use("Agg")
     from matplotlib import pyplot
@@ -184,6 +186,6 @@ def plot(file: str, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]
     figure, axes = pyplot.subplots()
     for label, (xs, ys) in curves.items():
         axes.plot(xs, ys, marker="o", label=label)
-    axes.set(xlabel=x, ylabel=y, **({"xscale": "log", "yscale": "log"} if log else {}))
+    axes.set(xlabel=x, ylabel=y, **{f"{axis}scale": "log" for axis in log})
     axes.legend()
     figure.savefig(file, bbox_inches="tight")

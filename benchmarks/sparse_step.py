@@ -137,7 +137,7 @@ def main():
     rows, curves = growth([2**k for k in range(10, top + 1)], rounds)
     report.show(rows, args, settings)
     if args.plot:
-        report.plot(args.plot, curves, "tokens", "seconds", log=True)
+        report.plot(args.plot, curves, "tokens", "seconds", log="xy")
     report.show(compare_steps(length, rounds), args, settings)
 
 
