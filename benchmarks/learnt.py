@@ -1,7 +1,7 @@
 """What each pretraining objective learns in minutes.
 
     python -m benchmarks.learnt [--text=SOURCE] [--parallel=SOURCE] [--probe=TRAIN,DEV] [--runs=FOLDER]
-                                [--tune=TRAIN,DEV,TEST] [--only=NAME,...] [--updates=1000] [--quick] [--format=json]
+                                [--only=NAME,...] [--updates=1000] [--quick] [--format=json]
 
 Each run is `pretrain train` of a recipe with 4 layers (T5, BART: 2 + 2) of width 128 on 32 rows of 64 tokens, scored on
 40 batches of the 5 % of documents that are held out. The tokenizer of 1,024 pieces is trained on the text. The
@@ -19,8 +19,7 @@ this size are still at unigram frequencies after a thousand updates.
     tlm         masks texts with their translations (--parallel=parallel:train.{}.gz?fields=en,de)
     tasks       spans, mixed with three toy tasks on phrases: write the first word, the last, their number
 
---probe fits a linear map from frozen states to parts of speech (two CoNLL-U files); --tune fine-tunes on labelled
-sentences (three files), as ELECTRA's paper evaluates (section 3.1). See benchmarks/probes.py.
+--probe fits a linear map from frozen states to parts of speech (two CoNLL-U files, benchmarks/probes.py).
 """
 
 import json
@@ -102,7 +101,6 @@ BART = {"model.layers": 2, "model.vocab_size": PIECES + 2, "model.head_size": 64
 XLNET = {"model.layers": 2, "model.vocab_size": PIECES + 2, "model.init_std": 0.06, "schedule.peak": 1e-3}
 TASKS = {"first": lambda words: words[0], "last": lambda words: words[-1], "count": lambda words: str(len(words))}
 EXAMPLES, LONGEST = 8000, 9  # examples per task, words of the longest phrase
-FILES = {"probe": 2, "tune": 3}  # files that each option names
 
 
 @dataclass(frozen=True)
@@ -238,7 +236,6 @@ def main():
     parser.add_argument("--text", default="stdlib", help="text to train on, as data.train (default: %(default)s)")
     parser.add_argument("--parallel", default="", help="source of two fields, a text in two languages")
     parser.add_argument("--probe", default="", help="two gzipped CoNLL-U files: to fit and to score")
-    parser.add_argument("--tune", default="", help="three gzipped files of labelled sentences: to train, choose, score")
     parser.add_argument("--runs", default="", help="folder of the runs (default: a temporary one)")
     parser.add_argument("--only", default="", help=f"some of: {', '.join(LEARNERS)} (default: all with a text)")
     parser.add_argument("--updates", type=int, default=1000)
@@ -249,10 +246,9 @@ def main():
         parser.error(f"--only={','.join(sorted(unknown))} is unknown; choose from: {', '.join(LEARNERS)}")
     if missing := [name for name in names if not texts[name]]:
         parser.error(f"--only={','.join(missing)} needs --parallel")
-    files = {option: value.split(",") for option, value in (("probe", args.probe), ("tune", args.tune)) if value}
-    for option, paths in files.items():
-        if len(paths) != FILES[option] or not all(map(os.path.isfile, paths)):
-            parser.error(f"--{option}={','.join(paths)}: name {FILES[option]} files, joined by commas")
+    files = args.probe.split(",") if args.probe else []
+    if len(files) not in (0, 2) or not all(map(os.path.isfile, files)):
+        parser.error(f"--probe={args.probe}: name two files, joined by a comma")
     updates, rows = QUICK if args.quick else args.updates, []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(args.runs or temporary)

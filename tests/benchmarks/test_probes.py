@@ -1,9 +1,8 @@
-"""Probes and fine-tuning of an encoder whose states are those of words alone."""
+"""Probe of an encoder whose states are those of words alone."""
 
 import gzip
 
 import jax
-import numpy as np
 import pytest
 
 from benchmarks import probes
@@ -34,25 +33,6 @@ def write(tmp_path):
         return str(tmp_path / name)
 
     return write
-
-
-def test_tune_learns_labels_of_words(write, monkeypatch):
-    """Labels that words reveal are learned, random ones are not; long sentences are truncated."""
-    monkeypatch.setattr(probes, "RATES", (1e-4, 0.3))
-    random = np.random.default_rng(0)
-
-    def sentences(count, related):
-        for label in random.integers(2, size=count):
-            words = [*random.choice(WORDS[:3], 4), WORDS[3 + label] if related else "of", *["a"] * random.integers(9)]
-            yield f"{' '.join(words)}\t{label}"
-
-    for related in (True, False):
-        files = [
-            write(f"{name}.tsv.gz", sentences(count, related)) for name, count in (("a", 330), ("b", 70), ("c", 70))
-        ]
-        accuracies = probes.tune(WordEncoder(), files)
-        assert len(accuracies) == probes.STARTS
-        assert min(accuracies) == 1 if related else 0.3 < np.mean(accuracies) < 0.7
 
 
 def test_probe_finds_parts_of_speech(write):
