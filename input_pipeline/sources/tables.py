@@ -1,5 +1,6 @@
 """Tables as documents, one a row: Parquet, Arrow, Hugging Face datasets on disk, CSV and TSV with a header."""
 
+import collections
 import contextlib
 import csv
 import functools
@@ -240,28 +241,42 @@ def csv_documents(
 def _csv_rows(
     path: str, start: int, end: int | None, delimiter: str, quotes: str
 ) -> Iterator[tuple[int, list[str] | csv.Error]]:
-    """(offset, cells) of the rows that begin in [start, end); an error in place of cells that cannot be split."""
+    """(offset, cells) of the rows that begin in [start, end); an error in place of cells that cannot be split.
+
+    After such a row reading goes on with the next line. Errors: DataError if a row goes on behind `end`.
+    """
     csv.field_size_limit(CELL)
-    offset = start
+    quoting = csv.QUOTE_MINIMAL if quotes == "yes" else csv.QUOTE_NONE
+    offset, taken, again = start, [], collections.deque()  # lines of the present row, and those to read again
     with open_bytes(path, start) as stream:
 
         def lines() -> Iterator[str]:
             nonlocal offset
-            for line in stream:
+            while line := again.popleft() if again else stream.readline():
                 text = line if offset else line.removeprefix(b"\xef\xbb\xbf")
                 offset += len(line)
+                taken.append(line)
                 # Bytes that are no UTF-8 become surrogates: only cells that are used matter.
                 yield text.decode("utf-8", "surrogateescape")
 
-        quoting = csv.QUOTE_MINIMAL if quotes == "yes" else csv.QUOTE_NONE
-        rows = csv.reader(lines(), delimiter=delimiter, quoting=quoting, strict=True)
+        def reader():
+            return csv.reader(lines(), delimiter=delimiter, quoting=quoting, strict=True)
+
+        rows = reader()
         while end is None or offset < end:
             begin = offset
+            taken.clear()
             try:
                 row = next(rows, None)
             except csv.Error as error:
-                row = error
+                row, rows = error, reader()
+                again.extendleft(reversed(taken[1:]))  # an open quote takes all lines to the end of the file
+                offset -= sum(map(len, taken[1:]))
             if row is None:
                 return
             if row:
                 yield begin, row
+        if end is not None and offset > end:
+            raise DataError(
+                f"{path}: a quote within a cell that has none around it. Add quotes=none if quotes are text."
+            )

@@ -107,13 +107,22 @@ class History:
         return "new" if not self.step else "finished" if self.step >= self.steps else "stopped"
 
     def checkpoints(self) -> list[dict]:
-        """`step`, validation `loss` and size in `bytes` of the complete checkpoints, None if not recorded."""
+        """`step`, the `loss` that selects the best with its `measure`, and size in `bytes` of complete checkpoints.
+
+        None stands for what is not recorded. Losses of different measures are not comparable.
+        """
         return [{"step": step} | self._checkpoint(step) for step in self.folder.steps()]
 
+    @functools.cached_property
+    def measure(self) -> str | None:
+        """The measure of the newest checkpoint that has a loss."""
+        return next((one["measure"] for one in reversed(self.checkpoints()) if one["loss"] is not None), None)
+
     def _checkpoint(self, step: int) -> dict:
-        folder, found = self.folder.checkpoint(step), {"loss": None, "bytes": None}
+        folder, found = self.folder.checkpoint(step), {"loss": None, "measure": None, "bytes": None}
         if (folder / workdir.LOSS).is_file():
-            found["loss"] = read_json(folder / workdir.LOSS).get("loss")
+            recorded = read_json(folder / workdir.LOSS)
+            found |= {name: recorded.get(name) for name in ("loss", "measure")}
         if (folder / workdir.RECORD).is_file():
             found["bytes"] = sum(size for size, _ in read_json(folder / workdir.RECORD).values())
         return found

@@ -9,6 +9,7 @@ from configs import common
 from pretrain import changes
 from pretrain import config as configs
 from pretrain.errors import USER_ERRORS
+from pretrain.evaluation.evaluation import describe_loss
 from pretrain.metrics import goodput
 from pretrain.metrics.progress import amount, clock
 from pretrain.report.history import History
@@ -16,7 +17,7 @@ from pretrain.report.history import History
 POINTS = 5000  # most points of a curve: ten runs then take about 10 MB
 COLOURS = ("#3266ad", "#d1495b", "#2e8b57", "#c98a1b", "#7d4fa8", "#3a9ca6", "#8c5a3c", "#6b7280")
 CATEGORY_COLOURS = dict(zip(goodput.CATEGORIES, (*COLOURS, "#e07b39", "#c9ced6"), strict=True))
-CURVES = (
+CURVES = (  # split, column, title; evaluations stand between
     ("train", "loss", "training loss"),
     ("validation", "loss", "validation loss"),
     ("train", "learning_rate", "learning rate"),
@@ -118,17 +119,34 @@ def _machine(start: dict) -> tuple:
     return start.get("host"), start.get("processes"), devices, shown or "not recorded"
 
 
+def _curves_of(runs: Sequence[History]) -> list[tuple[str, str, str]]:
+    """CURVES, with the losses of named evaluations and the terms that select checkpoints."""
+    found = []
+    for run in runs:
+        named = sorted({key.split(".")[1] for key in run.config if key.startswith("evaluations.")})
+        selecting, _, term = run.config.get("checkpoint.best", "validation/loss").partition("/")
+        term = run.config.get("objective.selects", "loss") if term == "loss" else term
+        found += [(name, "loss") for name in named] + [(selecting, term)]
+    new = [(*pair, f"{pair[0]} {pair[1].replace('_', ' ')}") for pair in dict.fromkeys(found)]
+    return [*CURVES[:2], *(curve for curve in new if curve not in CURVES), *CURVES[2:]]
+
+
 def _curves(names, runs) -> str:
     from plotly.subplots import make_subplots
 
+    curves = _curves_of(runs)
     figure = make_subplots(
-        rows=len(CURVES), cols=1, shared_xaxes=True, vertical_spacing=0.03, subplot_titles=[c[2] for c in CURVES]
+        rows=len(curves),
+        cols=1,
+        shared_xaxes=True,
+        vertical_spacing=0.15 / len(curves),
+        subplot_titles=[c[2] for c in curves],
     )
     for number, (name, run) in enumerate(zip(names, runs, strict=True)):
         speeds = [{"step": step, "tokens_per_second": speed} for step, speed in run.speeds()]
         of_split = {"train": run.train, "validation": run.validation, "speed": speeds}
-        for place, (split, key, _) in enumerate(CURVES, start=1):
-            rows = _thin([row for row in of_split[split] if key in row])
+        for place, (split, key, _) in enumerate(curves, start=1):
+            rows = _thin([row for row in of_split.get(split) or run.rows(split) if key in row])
             figure.add_scatter(
                 x=[row["step"] for row in rows],
                 y=[row[key] for row in rows],
@@ -140,8 +158,10 @@ def _curves(names, runs) -> str:
                 row=place,
                 col=1,
             )
-    figure.update_layout(height=1200, template="plotly_white", hovermode="x unified", margin={"t": 40, "r": 10})
-    figure.update_xaxes(title_text="step", row=len(CURVES), col=1)
+    figure.update_layout(
+        height=240 * len(curves), template="plotly_white", hovermode="x unified", margin={"t": 40, "r": 10}
+    )
+    figure.update_xaxes(title_text="step", row=len(curves), col=1)
     return figure.to_html(full_html=False, include_plotlyjs=True, config={"displaylogo": False})
 
 
@@ -177,8 +197,18 @@ def _checkpoints(names, runs) -> str:
     for name, run in zip(names, runs, strict=True):
         for one in run.checkpoints():
             size = one["bytes"]
-            rows.append((name, one["step"], one["loss"], None if size is None else f"{amount(size)}B"))
-    return _table(("run", "step", "validation loss", "size"), rows)
+            rows.append((name, one["step"], _selecting(run, one), None if size is None else f"{amount(size)}B"))
+    return _table(("run", "step", "selects the best", "size"), rows)
+
+
+def _selecting(run: History, checkpoint: dict) -> str | None:
+    """What a checkpoint is chosen by; None if it was not evaluated so."""
+    if checkpoint["loss"] is None or checkpoint["measure"] != run.measure:
+        return None
+    try:
+        return describe_loss(configs.saved(str(run.folder.path)), checkpoint["loss"])
+    except USER_ERRORS:  # a config of another version
+        return f"{checkpoint['loss']:.4f}"
 
 
 def _short_names(runs: Sequence[History]) -> list[str]:

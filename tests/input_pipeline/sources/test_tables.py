@@ -208,6 +208,24 @@ def test_tables_bad_records(prepare, tmp_path):
         assert f"line {number} " in line and problem in line
 
 
+def test_an_open_quote_costs_one_row(prepare, tmp_path):
+    lines = ["text,id", *(f"row {number},{number}" for number in range(2000))]
+    lines[500], lines[900] = '"open,499', '"two\nlines",899'
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    skip = {"on_bad_record": "skip", "bad_records": 0.01}
+    expected = "".join(f"row {n}" if n != 899 else "two\nlines" for n in range(2000) if n != 499)
+    assert prepare(f"csv:{tmp_path}/a.csv", **skip).raw_bytes("train") == expected.encode()
+    with pytest.raises(DataError, match="line 501 "):
+        prepare(f"csv:{tmp_path}/a.csv", root=tmp_path / "stop")
+
+
+def test_a_cut_within_a_cell_is_refused(tmp_path):
+    rows = (f'a 5" disk {n},{n}\n' + f'"line {n}\nsecond, line\nthird {n}",{n}\n' for n in range(40_000))
+    (tmp_path / "a.csv").write_text("text,id\n" + "".join(rows))
+    with pytest.raises(DataError, match="quotes=none"):
+        read(f"csv:{tmp_path}/a.csv")
+
+
 def test_tsv_with_quotes_as_text(tmp_path):
     (tmp_path / "a.tsv").write_text('text\tlabel\n"a film\t1\n6" long\t0\n')
     assert [texts for _, texts in read(f"tsv:{tmp_path}/a.tsv?quotes=none")] == [('"a film',), ('6" long',)]

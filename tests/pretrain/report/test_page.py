@@ -11,7 +11,7 @@ import pytest
 from pretrain import config as configs
 from pretrain.cli import main
 from pretrain.report.history import read_run
-from pretrain.workdir import Workdir
+from pretrain.workdir import LOSS, Workdir
 from tests.conftest import ROOT
 
 OLD = ROOT / "tests" / "goldens" / "old_run"
@@ -50,15 +50,35 @@ def test_page_holds_what_the_folders_hold(tmp_path):
     page = Page(text)
     assert not page.addresses  # no other file, no network
     assert ["schedule.peak", str(configs.saved(tmp_path / "a").schedule.peak), "0.125"] in page.rows
-    assert any(
-        row[:3] == ["a", "4", f"{read_run(tmp_path / 'a', '').checkpoints()[-1]['loss']:.4f}"] for row in page.rows
-    )
+    loss = read_run(tmp_path / "a", "").checkpoints()[-1]["loss"]
+    assert any(row[:3] == ["a", "4", f"validation loss {loss:.4f}"] for row in page.rows)
     start = re.search(r'Plotly\.newPlot\(\s*"[^"]+",\s*', text).end()
     curves, _ = json.JSONDecoder().raw_decode(text, start)
     rows = [json.loads(line) for line in (other.metrics / "train.jsonl").read_text().splitlines()]
     (loss,) = [c for c in curves if c["name"] == "&lt;b&gt;" and c["yaxis"] == "y"]
     assert (loss["x"], loss["y"]) == ([row["step"] for row in rows], [row["loss"] for row in rows])
     assert {len(curve["x"]) for curve in curves if curve["yaxis"] in ("y3", "y4")} == {len(rows)}
+
+
+def test_page_shows_named_evaluations_and_what_selects(tmp_path):
+    pytest.importorskip("plotly")
+    shutil.copytree(OLD / "gpt", tmp_path / "a")
+    run = Workdir(tmp_path / "a")
+    config = json.loads(run.config.read_text())
+    config["evaluations"] = {"books": {"data": "text:books.txt", "every": 2, "batches": 0}}
+    config["checkpoint"]["best"] = "books/loss"
+    run.config.write_text(json.dumps(config))
+    (run.metrics / "books.csv").write_text("step,loss\n2,5.5\n4,5.25\n")
+    for step, loss, measure in ((2, 4.5, "of validation"), (4, 5.25, "of books")):
+        content = {"loss": loss, "measure": measure}
+        (run.checkpoint(step) / LOSS).write_text(json.dumps(content))
+    out = tmp_path / "report.html"
+    assert main(["report", str(run.path), f"--out={out}"]) == 0
+    text = out.read_text()
+    assert "books loss 5.2500" in text and "4.5000" not in text  # another measure's loss is not shown beside it
+    start = re.search(r'Plotly\.newPlot\(\s*"[^"]+",\s*', text).end()
+    curves, _ = json.JSONDecoder().raw_decode(text, start)
+    assert any(curve["x"] == [2, 4] and curve["y"] == [5.5, 5.25] for curve in curves)
 
 
 def test_differences_from_the_recipe(tmp_path):
