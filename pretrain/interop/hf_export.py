@@ -68,7 +68,7 @@ def export_folder(
     task = task and dataclasses.replace(task, predicts_tokens=False)  # no class of theirs has both heads
     if task and not part:
         frame = Frame(config.tokenizer.single, config.tokenizer.pair, tokenizer.special)
-        family = task_heads.with_head(family, task_heads.ENDINGS[config.objective.kind], frame.names)
+        family = task_heads.with_head(family, task_heads.ending_of(family, config.objective.kind), frame.names)
     families.check_padding(family, tokenizer.special)
     check_new(Path(target))
     checkpoints = Checkpoints(workdir)

@@ -10,18 +10,24 @@ from collections.abc import Collection, Mapping, Sequence
 from ml_collections import ConfigDict
 
 from configs import common
+from models.transformer.task_head import DROPOUT
 from pretrain.errors import UserError
 from pretrain.interop.family import Family
 from pretrain.interop.weight_map import OUTPUTS_FIRST
 
 ROWS, CHOICES, TOKENS = "SequenceClassification", "MultipleChoice", "TokenClassification"
-ENDINGS = {"classification": ROWS, "regression": ROWS, "choice": CHOICES, "tagging": TOKENS}
+SPANS, SIMPLE = "QuestionAnswering", "QuestionAnsweringSimple"  # the latter where the former is a joint head (XLNet)
+ENDINGS = {"classification": (ROWS,), "regression": (ROWS,), "choice": (CHOICES,), "tagging": (TOKENS,)}
+ENDINGS |= {"extraction": (SPANS, SIMPLE)}
 PIPELINES = {ROWS: "text-classification", CHOICES: "multiple-choice", TOKENS: "token-classification"}
+PIPELINES |= dict.fromkeys((SPANS, SIMPLE), "question-answering")
 DENSE, OUT, POOLER = "task_head/dense", "task_head/out", "pooler"
-OF_TOKENS = {TOKENS: {OUT: "classifier"}}
-DECODER = {ROWS: {OUT: "score"}, TOKENS: {OUT: "classifier"}}
+OF_SPANS = {SPANS: {OUT: "qa_outputs"}}
+OF_TOKENS = OF_SPANS | {TOKENS: {OUT: "classifier"}}
+OF_TOKENS_SIMPLE = {TOKENS: {OUT: "classifier"}, SIMPLE: {OUT: "qa_outputs"}}
+DECODER = OF_TOKENS | {ROWS: {OUT: "score"}}
 LLAMA = {ROWS: {OUT: "score"}, TOKENS: {OUT: "score"}}
-BART = {ROWS: {DENSE: "classification_head.dense", OUT: "classification_head.out_proj"}}
+BART = OF_SPANS | {ROWS: {DENSE: "classification_head.dense", OUT: "classification_head.out_proj"}}
 
 
 def _pooled(pooler: str) -> dict[str, str]:
@@ -46,8 +52,8 @@ HEADS: dict[str, dict[str, dict[str, str]]] = {
         ROWS: {DENSE: "classifier.dense", OUT: "classifier.out_proj"},
         CHOICES: {DENSE: "sequence_summary.summary", OUT: "classifier"},
     },
-    "xlnet": OF_TOKENS | _both({DENSE: "sequence_summary.summary", OUT: "logits_proj"}),
-    "xlm": OF_TOKENS | {ROWS: {OUT: "sequence_summary.summary"}},
+    "xlnet": OF_TOKENS_SIMPLE | _both({DENSE: "sequence_summary.summary", OUT: "logits_proj"}),
+    "xlm": OF_TOKENS_SIMPLE | {ROWS: {OUT: "sequence_summary.summary"}},
     "gpt2": DECODER,
     "openai-gpt": {ROWS: {OUT: "score"}},
     "ctrl": {ROWS: {OUT: "classifier"}},
@@ -55,6 +61,12 @@ HEADS: dict[str, dict[str, dict[str, str]]] = {
     "mbart": BART,
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma"), LLAMA),
 }
+
+
+def ending_of(family: Family, kind: str) -> str:
+    """The end of the name of the family's class for a kind of objective."""
+    known = HEADS.get(family.model_type, {})
+    return next((ending for ending in ENDINGS[kind] if ending in known), ENDINGS[kind][0])
 
 
 def with_head(family: Family, ending: str, template: Sequence[Sequence[str]] = ()) -> Family:
@@ -117,7 +129,7 @@ def set_objective(config: ConfigDict, ending: str, given: Mapping) -> None:
     """Sets the sections of an imported model of a task: its objective and labels, and no data."""
     labels = given.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     names = tuple(name for _, name in sorted((int(number), name) for number, name in labels.items()))
-    kinds = {ROWS: "classification", CHOICES: "choice", TOKENS: "tagging"}
+    kinds = {name: kind for kind, endings in reversed(ENDINGS.items()) for name in endings}
     kind = "regression" if ending == ROWS and len(names) == 1 else kinds[ending]
     several = "multi_label_classification", *["regression"] * (len(names) > 1)
     if ending == ROWS and given.get("problem_type") in several:
@@ -126,6 +138,8 @@ def set_objective(config: ConfigDict, ending: str, given: Mapping) -> None:
     config.objective = common.OBJECTIVES[kind]()
     if kind in ("classification", "tagging"):
         config.objective.labels = names
+    if kind == "extraction" and "qa_dropout" in given:
+        config.objective.head = (DROPOUT,)
     # The recipe's other sections are those of pretraining.
     usual = common.base()
     config.update({name: usual[name] for name in ("data", "train", "optimizer", "schedule", "distill", "evaluate")})

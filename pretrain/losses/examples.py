@@ -177,7 +177,7 @@ class Tagging(ExampleObjective):
     unit = "token"
 
     def evaluate(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None = None):
-        hidden, carried = model(batch, carried, key)
+        hidden, carried = self.states(model, batch, carried, key)
         logits = model.predict(hidden, None, batch["row"], key)
         losses = self.losses(logits, batch["labels"])
         return {"loss": jnp.sum(batch["weights"] * losses)}, {"tags": jnp.argmax(logits, axis=-1)}, carried

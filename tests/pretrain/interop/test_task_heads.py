@@ -22,7 +22,14 @@ transformers = pytest.importorskip("transformers", reason="parity with Hugging F
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("default")]
 
 ROWS, CHOICES = "SequenceClassification", "MultipleChoice"
-FAST = ("BertForSequenceClassification", "GPT2ForSequenceClassification", "XLNetForMultipleChoice")
+TOKENS, SPANS, SIMPLE = "TokenClassification", "QuestionAnswering", "QuestionAnsweringSimple"
+JOINT = ("XLM", "XLNet")  # whose class QuestionAnswering predicts the end given the start
+FAST = (
+    *("BertForQuestionAnswering", "XLNetForQuestionAnsweringSimple", "GPT2ForTokenClassification"),
+    "BertForSequenceClassification",
+    "GPT2ForSequenceClassification",
+    "XLNetForMultipleChoice",
+)
 CASES = {
     "Bert": "bert",
     "Roberta": "roberta",
@@ -52,7 +59,8 @@ def made(kind, case, folder):
     """A model of a class with drawn weights and three labels, saved in `folder` with a tokenizer."""
     torch.manual_seed(0)
     kind = getattr(transformers, kind)
-    fields = {} if CHOICES in kind.__name__ else {"id2label": {0: "no", 1: "yes", 2: "so"}}
+    has_labels = kind.__name__.endswith((ROWS, TOKENS))
+    fields = {"id2label": {0: "no", 1: "yes", 2: "so"}} if has_labels else {}
     model = kind(kind.config_class(**(peer.CASES[case][1] | fields))).eval()
     drawn = hub.weights({name: tuple(parameter.shape) for name, parameter in model.named_parameters()})
     model.load_state_dict({name: torch.tensor(array) for name, array in drawn.items()}, strict=False)
@@ -91,36 +99,101 @@ def theirs(model, ids, segments, labels, choices):
     return np.array(logits), np.mean(losses)
 
 
-@pytest.mark.parametrize(("kind", "case"), [*classes()])
-def test_head(kind, case, tmp_path):
-    lines, model = [], made(kind, case, tmp_path / "theirs")
-    import_folder(str(tmp_path / "theirs"), str(tmp_path / "run"), lines.append)
+def imported(folder):
+    """(spec of the run that an import of `folder`/theirs is, model bound to its parameters)."""
+    lines = []
+    import_folder(str(folder / "theirs"), str(folder / "run"), lines.append)
     assert not any("left out" in line or "untrained" in line for line in lines), lines
-    ids, segments, labels = rows_of(model)
-    config, choices = configs.saved(str(tmp_path / "run")), CHOICES in kind
+    config = configs.saved(str(folder / "run"))
     with config.unlocked():
         config.model.dtype = "float32"
     spec = TrainSpec.build(config)
-    params = spec.to_global(spec.restore_params(Checkpoints(str(tmp_path / "run")), 0))
+    params = spec.to_global(spec.restore_params(Checkpoints(str(folder / "run")), 0))
+    return spec, BoundModel(spec.model, params, spec.inputs)
+
+
+def assert_exported(kind, folder):
+    """The run's export is the same model of the same class."""
+    export_folder(str(folder / "run"), str(folder / "back"))
+    again, report = getattr(transformers, kind).from_pretrained(folder / "back", output_loading_info=True)
+    assert not report["unexpected_keys"] and not report["missing_keys"], report
+    assert read_json(folder / "back")["architectures"] == [kind]
+    assert not kind.endswith((ROWS, TOKENS)) or again.config.id2label == {0: "no", 1: "yes", 2: "so"}
+    assert_equal_tensors(folder / "theirs", folder / "back")
+
+
+@pytest.mark.parametrize(("kind", "case"), [*classes()])
+def test_head(kind, case, tmp_path):
+    model, choices = made(kind, case, tmp_path / "theirs"), CHOICES in kind
+    spec, bound = imported(tmp_path)
+    ids, segments, labels = rows_of(model)
     batch = {name: np.zeros(f.shape, f.dtype) for name, f in spec.features(2, ids.shape[1]).items()}
     if choices:  # the second choice is the first one backwards
         backwards = [np.concatenate([row[:n][::-1], row[n:]]) for row, n in zip(ids, segments.sum(1), strict=True)]
         ids, segments = np.stack([ids, backwards], axis=1), np.stack([segments, segments], axis=1)
     batch |= {"tokens": ids, "segments": segments, "labels": labels, "weights": np.ones(2, np.float32)}
     batch["positions"] = np.broadcast_to(np.arange(ids.shape[-1]), ids.shape)
-    sums, outputs, _ = spec.objective.evaluate(
-        BoundModel(spec.model, params, spec.inputs), {name: jnp.asarray(array) for name, array in batch.items()}, {}
-    )
+    sums, outputs, _ = spec.objective.evaluate(bound, {name: jnp.asarray(array) for name, array in batch.items()}, {})
     expected, loss = theirs(model, *rows_of(model), choices)
     np.testing.assert_allclose(outputs["logits"], expected, atol=1e-4, rtol=0)
     np.testing.assert_allclose(sums["loss"] / 2, loss, rtol=1e-4)
+    assert_exported(kind, tmp_path)
 
-    export_folder(str(tmp_path / "run"), str(tmp_path / "back"))
-    again, report = getattr(transformers, kind).from_pretrained(tmp_path / "back", output_loading_info=True)
-    assert not report["unexpected_keys"] and not report["missing_keys"], report
-    assert read_json(tmp_path / "back")["architectures"] == [kind]
-    assert choices or again.config.id2label == {0: "no", 1: "yes", 2: "so"}
-    assert_equal_tensors(tmp_path / "theirs", tmp_path / "back")
+
+def classes_of_tokens():
+    for name, case in CASES.items():
+        for task in (TOKENS, SIMPLE if name in JOINT else SPANS):
+            kind = f"{name}For{task}"
+            if hasattr(transformers, kind):
+                yield pytest.param(kind, case, marks=[] if kind in FAST else pytest.mark.slow)
+
+
+def their_tokens(model, batch, labels):
+    """(logits, loss) of each row by itself: where rows are padded, their loss of spans scores padding too."""
+    found = []
+    for row, used in enumerate(LENGTHS):
+        inputs = {"input_ids": torch.tensor(batch["tokens"][row : row + 1, :used])}
+        if model.config.model_type == "xlm":
+            inputs["langs"] = torch.zeros_like(inputs["input_ids"])
+        if getattr(model.config, "type_vocab_size", 0) > 1 or model.config.model_type == "xlnet":
+            inputs["token_type_ids"] = torch.tensor(batch["types"][row : row + 1, :used])
+        for name, array in labels.items():
+            value = torch.tensor(array[row : row + 1]).long()
+            inputs[name] = value if value.ndim == 1 else value[:, :used]
+        with torch.no_grad():
+            output = model(**inputs)
+        if "labels" in labels:
+            found.append((output.logits[0].numpy(), output.loss.item() * used))
+        else:
+            logits = torch.stack([output.start_logits[0], output.end_logits[0]], dim=-1)
+            found.append((logits.numpy(), output.loss.item()))
+    return zip(*found, strict=True)
+
+
+@pytest.mark.parametrize(("kind", "case"), [*classes_of_tokens()])
+def test_head_of_tokens(kind, case, tmp_path):
+    """Logits of all tokens and the loss, of rows with two types and padding."""
+    model = made(kind, case, tmp_path / "theirs")
+    spec, bound = imported(tmp_path)
+    ids, segments, _ = rows_of(model)
+    batch = {name: np.zeros(f.shape, f.dtype) for name, f in spec.features(2, ids.shape[1]).items()}
+    batch |= {"tokens": ids, "segments": segments, "types": segments * (np.arange(ids.shape[1]) >= 4)}
+    batch["positions"] = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+    if TOKENS in kind:
+        batch |= {"labels": ids % 3 * segments, "weights": segments.astype(np.float32)}
+        labels = {"labels": batch["labels"]}
+    else:
+        batch |= {"labels": np.array([[5, 8], [0, 0]]), "weights": np.ones(2, np.float32)}
+        labels = {"start_positions": batch["labels"][:, 0], "end_positions": batch["labels"][:, 1]}
+    batch = {name: jnp.asarray(array) for name, array in batch.items()}
+    sums, _, _ = spec.objective.evaluate(bound, batch, {})
+    hidden, _ = spec.objective.states(bound, batch, {}, None)
+    logits = bound.predict(hidden, None, batch["row"], None)
+    expected, loss = their_tokens(model, {name: np.asarray(array) for name, array in batch.items()}, labels)
+    for ours, theirs, used in zip(logits, expected, LENGTHS, strict=True):
+        np.testing.assert_allclose(ours[:used], theirs, atol=1e-4, rtol=0)
+    np.testing.assert_allclose(sums["loss"], sum(loss), rtol=1e-5)
+    assert_exported(kind, tmp_path)
 
 
 @pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
