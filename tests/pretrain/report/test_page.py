@@ -75,7 +75,8 @@ def test_page_shows_named_evaluations_and_what_selects(tmp_path):
     out = tmp_path / "report.html"
     assert main(["report", str(run.path), f"--out={out}"]) == 0
     text = out.read_text()
-    assert "books loss 5.2500" in text and "4.5000" not in text  # another measure's loss is not shown beside it
+    shown = {row[1]: row[2] for row in Page(text).rows if row[0] == "a" and len(row) > 2}
+    assert shown["4"] == "books loss 5.2500" and "loss" not in shown["2"]  # of another measure
     start = re.search(r'Plotly\.newPlot\(\s*"[^"]+",\s*', text).end()
     curves, _ = json.JSONDecoder().raw_decode(text, start)
     assert any(curve["x"] == [2, 4] and curve["y"] == [5.5, 5.25] for curve in curves)
