@@ -133,8 +133,11 @@ def answers_of(record: Mapping, field: str) -> list[tuple[str, int]] | None:
         found = value_at(record, field, Mapping | list | tuple | np.ndarray)
     except DataError:
         return None
-    if isinstance(found, Mapping):
-        pairs = list(zip(found.get("text", ()), found.get("answer_start", ()), strict=True))
-    else:
-        pairs = [(one["text"], one["answer_start"]) for one in found]
-    return [(text.decode() if isinstance(text, bytes) else str(text), int(place)) for text, place in pairs]
+    try:
+        if isinstance(found, Mapping):
+            pairs = list(zip(found.get("text", ()), found.get("answer_start", ()), strict=True))
+        else:
+            pairs = [(one["text"], one["answer_start"]) for one in found]
+        return [(text.decode() if isinstance(text, bytes) else str(text), int(place)) for text, place in pairs]
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"field '{field}': needs text and answer_start of each answer. Name another.") from None

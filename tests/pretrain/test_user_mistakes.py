@@ -13,6 +13,7 @@ from pretrain.cli import main
 
 TINY = "--config=configs/quickstart.py:tiny"
 SST2 = ["train", "--config=configs/tasks.py:sst2", "--workdir=NEW", "--config.train.start_from=RUN"]
+SQUAD = ["train", "--config=configs/tasks.py:squad", "--workdir=NEW", "--config.train.start_from=RUN"]
 OF_T5 = "--config=configs/t5.py:mini_stdlib"
 
 
@@ -37,6 +38,7 @@ COMMAND_LINES = [
     (["train", TINY, "--workdir=RUN", "--allow=schedule.peek"], "schedule.peak"),
     ([*SST2, "--config.objective.metrics=('acuracy',)"], "metrics=acuracy"),
     ([*SST2, "--config.objective.metrics=('span_f1',)"], "metrics=span_f1"),
+    ([*SQUAD, "--config.data.length=64"], "data.length=64"),
     (["evaluate"], "--workdir"),
     (["evaluate", "--workdir=RUN", "--format=xml"], "--format"),
     (["evaluate", "--workdir=RUN", "--gzip=yes"], "--gzip"),

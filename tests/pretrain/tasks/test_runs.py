@@ -129,8 +129,9 @@ def test_pairs_of_a_model_with_one_type(folder):
     assert cli.main([*recipe(folder, "classification"), *keys]) == 0
 
 
-def test_resumed_run_equals_the_uninterrupted_one(folder):
-    command = recipe(folder, "classification")
+@pytest.mark.parametrize("kind", ["classification", pytest.param("extraction", marks=pytest.mark.slow)])
+def test_resumed_run_equals_the_uninterrupted_one(kind, folder):
+    command = recipe(folder, kind)
     keys = ["--config.train.steps=20", "--config.checkpoint.every=10", "--config.schedule.decay_steps=20"]
     assert cli.main([*command, *keys]) == 0
     shutil.copytree("run", "again")
@@ -154,6 +155,10 @@ def read_params(workdir):
         ("classification", ["--config.objective.label=class"], "no record has a label"),
         ("choice", ["--config.objective.number=3"], "objective.choices"),
         ("tagging", ["--config.objective.words=text"], "words and 6 tags"),
+        ("extraction", ["--config.objective.question=46"], "no room beside objective.question=46"),
+        ("extraction", ["--config.objective.stride=40"], "objective.stride=40"),
+        ("extraction", ["--config.objective.answers=spans"], "no record has a label"),
+        ("extraction", ["--config.objective.metrics=('HasAns_f1',)"], "objective.no_answer=True"),
         ("tagging", ["--config.objective.metrics=('spans',)"], "objective.metrics=spans"),
     ],
 )
