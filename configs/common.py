@@ -22,6 +22,7 @@ from configs.objective_kinds import masked as masked
 from configs.objective_kinds import permutation as permutation
 from configs.objective_kinds import regression as regression
 from configs.objective_kinds import replaced as replaced
+from configs.objective_kinds import siamese as siamese
 from configs.objective_kinds import spans as spans
 from configs.objective_kinds import tagging as tagging
 from configs.objective_kinds import text as text

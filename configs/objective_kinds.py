@@ -217,6 +217,22 @@ def text() -> dict:
     )
 
 
+@section
+def siamese() -> dict:
+    """Sentence embeddings: two texts, each read by itself, are compared (Reimers and Gurevych 2019)."""
+    return dict(
+        kind="siamese",  # name of the objective
+        texts=("sentence1", "sentence2"),  # the two fields of a record, or templates
+        loss="cosine",  # cosine (squared error against label / highest), softmax (labels), ranking (in-batch negatives)
+        label="label",  # field with the number (cosine) or the class (softmax); ranking needs none
+        labels=(),  # softmax: names of the classes in the order of their numbers; recorded with the run
+        highest=positive(5.0),  # cosine: label of texts that mean the same
+        scale=positive(20.0),  # ranking: logits are cosines times this
+        metrics=("spearman",),  # figures: spearman, pearson (of cosines), accuracy (softmax), retrieval, retrieval_back
+        selects="spearman",  # figure or term (loss) that selects the best checkpoint
+    )
+
+
 # Sections of objectives by kind.
 OBJECTIVES = {
     "causal": causal,
@@ -232,4 +248,5 @@ OBJECTIVES = {
     "tagging": tagging,
     "extraction": extraction,
     "text": text,
+    "siamese": siamese,
 }

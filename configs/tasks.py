@@ -3,10 +3,13 @@
     pretrain train --config=configs/tasks.py:sst2 --config.train.start_from=runs/bert --workdir=runs/bert-sst2
     pretrain evaluate --workdir=runs/bert-sst2 --split=test --predictions=sst2.jsonl
 
+    pretrain evaluate --task=configs/tasks.py:stsb_cosine --workdir=runs/minilm --split=test
+
 Variants: of GLUE (Wang et al. 2018) cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte and wnli; boolq; copa (a choice);
 squad and squad2, answers cut from a text (Rajpurkar et al. 2016, 2018). Answers that are written: sst2_text and
-translation for runs of T5 and BART, sst2_prompt and chat for decoders. Model and tokenizer are those of the run, or of
-the imported checkpoint, in `train.start_from`.
+translation for runs of T5 and BART, sst2_prompt and chat for decoders. Sentence embeddings: stsb_cosine (STS-B by
+cosines), nli (SNLI and MultiNLI, Reimers and Gurevych 2019) and pairs (lines that belong together, such as
+translations). Model and tokenizer are those of the run, or of the imported checkpoint, in `train.start_from`.
 
 Data: TFDS builds each set (`tfds build glue/sst2`, `super_glue/boolq`, `super_glue/copa`). Any other source of records
 with the same fields serves, such as --config.data.train=jsonl:data/sst2/train.jsonl. SQuAD is read from its own files,
@@ -49,6 +52,9 @@ VARIANTS = {
     "rte": ("glue/rte", 2_490, ("sentence1", "sentence2"), ENTAILED, ("accuracy",)),
     "wnli": ("glue/wnli", 635, ("sentence1", "sentence2"), ("not_entailment", "entailment"), ("accuracy",)),
     "boolq": ("super_glue/boolq", 9_427, ("question", "passage"), ("False", "True"), ("accuracy",)),
+    "stsb_cosine": ("glue/stsb", 5_749, ("sentence1", "sentence2"), (), ("spearman", "pearson")),
+    "nli": ("snli", 942_854, ("premise", "hypothesis"), ("entailment", "neutral", "contradiction"), ("accuracy",)),
+    "pairs": ("", 29_000, ("source", "target"), (), ("retrieval", "retrieval_back")),
     "copa": ("super_glue/copa", 400, ("{premise} {question}", "choice1", "choice2"), (), ("accuracy",)),
 }
 
@@ -76,6 +82,8 @@ SQUAD = {
     "squad": ("v1.1", 88_500, 3, 32, ("exact", "f1")),
     "squad2": ("v2.0", 132_000, 2, 48, ("exact", "f1", "HasAns_f1", "NoAns_f1", "best_f1", "best_f1_thresh")),
 }
+LOSSES = {"stsb_cosine": "cosine", "nli": "softmax", "pairs": "ranking"}  # of sentence embeddings
+PAIRS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}  # files of Multi30k
 
 
 def get_config(variant=""):
@@ -92,6 +100,9 @@ def get_config(variant=""):
     if variant == "copa":
         config.objective = common.choice()
         config.objective.update(text=texts[0], choices=texts[1:])
+    elif variant in LOSSES:
+        config.objective = common.siamese()
+        config.objective.update(texts=texts, labels=labels, loss=LOSSES[variant])
     elif labels:
         config.objective = common.classification()
         config.objective.update(texts=texts, labels=labels)
@@ -108,7 +119,17 @@ def get_config(variant=""):
         layout="examples",
         length=256 if variant == "boolq" else 128,
     )
-    return _trained(config, EPOCHS * examples // BATCH, BATCH, 3e-5)
+    epochs, batch, rate = EPOCHS, BATCH, 3e-5
+    if variant in LOSSES:
+        # As Reimers and Gurevych have it (section 3.2, and section 4 for STS-B), whose batches of pairs are larger.
+        epochs, batch, rate = (4 if variant == "stsb_cosine" else 1), (64 if variant == "pairs" else 16), 2e-5
+    if variant == "nli":
+        config.data.train = "tfds:snli?split=train + tfds:glue/mnli?split=train"
+    if variant == "pairs":
+        config.data.update(
+            {name: f"parallel:data/multi30k/{file}.{{}}.gz?fields=en,de" for name, file in PAIRS.items()}
+        )
+    return _trained(config, epochs * examples // batch, batch, rate)
 
 
 def _squad(variant):

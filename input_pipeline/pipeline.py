@@ -87,7 +87,7 @@ def prepare(
 
 
 def prepare_given(
-    given: str,
+    given: Mapping[str, str],
     root: str,
     data: Mapping,
     tokenizer: Mapping,
@@ -97,20 +97,20 @@ def prepare_given(
     report: Callable[[str], None],
     accept: Callable[[Tokenizer], None],
 ) -> "Corpus | example_corpus.ExampleCorpus":
-    """Open the sources `given` as one split of that name, with the run's tokenizer.
+    """Open the sources `given` as splits, name -> source, with the run's tokenizer.
 
     They are tokenised into the folder `root`; the run's own text need not exist.
     """
-    data = {**data, "store": root, "weights": ()}
-    found = parse_data(data, given, "--data")
+    data = {**data, "store": root, "weights": (), "holdout": 0.0, "examples": 0}
+    found = {name: parse_data(data, text, "--data") for name, text in given.items()}
     opened = open_tokenizer(folders.tokenizer)
     accept(opened)
     validate.check_ends(opened, data, report)
-    validate.check_sources(found, data, objective, corruption.build(objective))
+    validate.check_sources(list(itertools.chain(*found.values())), data, objective, corruption.build(objective))
     if data["layout"] in validate.EXAMPLES:
-        return example_corpus.prepare(data, tokenizer, objective, folders, opened, {given: found}, report)
+        return example_corpus.prepare(data, tokenizer, objective, folders, opened, found, report)
     cache = IndexCache(Path(root), scratch=None, report=report, read_all=False)
-    by_split, _ = _open_splits({given: found}, 0.0, opened, data, folders, report)
+    by_split, _ = _open_splits(found, 0.0, opened, data, folders, report)
     return Corpus(data, objective, opened, by_split, cache)
 
 

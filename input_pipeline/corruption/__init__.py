@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from input_pipeline.corruption.base import Objective
 from input_pipeline.corruption.causal import CausalLM
-from input_pipeline.corruption.examples import Choice, Classification, Frame, Regression, Tagging
+from input_pipeline.corruption.examples import Choice, Classification, Frame, Regression, Siamese, Tagging
 from input_pipeline.corruption.extraction import Extraction
 from input_pipeline.corruption.infilling import Infilling
 from input_pipeline.corruption.mlm import MaskedLM
@@ -25,7 +25,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     objective.kind: objective
     for objective in (
         *(CausalLM, MaskedLM, SpanCorruption, ReplacedTokens, Translation, PermutationLM, Infilling),
-        *(Classification, Regression, Choice, Tagging, Extraction, TextToText),
+        *(Classification, Regression, Choice, Tagging, Extraction, TextToText, Siamese),
     )
 }
 

@@ -7,7 +7,7 @@ in pretraining: `[CLS] text [SEP]`, by `tokenizer.single` and `tokenizer.pair`.
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -187,10 +187,24 @@ class Regression(Labelled):
         batch["labels"][slots], batch["weights"][slots] = [one.target for one in examples], 1
 
 
-class Choice(Labelled):
-    """One of several texts: features of tokens are [B, C, T], a row for each choice."""
+class Grouped(Labelled):
+    """Several rows for each example: features of tokens are [B, R, T]."""
+
+    rows: int
+
+    def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
+        rows = Feature((batch_size, self.rows, length), INTEGER, ("batch", None, "length"))
+        return super().features(batch_size, length) | dict.fromkeys(("tokens", "types", "segments", "positions"), rows)
+
+
+class Choice(Grouped):
+    """One of several texts, a row for each."""
 
     kind = "choice"
+
+    @property
+    def rows(self) -> int:
+        return self.section["number"]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -202,11 +216,6 @@ class Choice(Labelled):
             raise DataError(
                 f"objective.choices={tuple(choices)}: must be {number} fields (objective.number), or a list."
             )
-
-    def features(self, batch_size: int, length: int) -> Mapping[str, Feature]:
-        shape = batch_size, self.section["number"], length
-        rows = Feature(shape, INTEGER, ("batch", None, "length"))
-        return super().features(batch_size, length) | dict.fromkeys(("tokens", "types", "segments", "positions"), rows)
 
     def read(self, record: Mapping) -> list[Example]:
         parts, asked = tuple(map(self.tokenizer.encode, self.texts(record))), len(self.asked)
@@ -236,6 +245,48 @@ class Choice(Labelled):
         number = self.section["number"]
         for choice, text in enumerate(texts[-number:]):
             super().write_row(batch, (index, choice), [*texts[:-number], text])
+
+
+class Siamese(Grouped):
+    """Two texts, each a row of its own."""
+
+    kind = "siamese"
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"loss": ("cosine", "softmax", "ranking")}
+    label_type = REAL
+    rows = 2
+
+    def check(self) -> None:
+        if len(self.section["texts"]) != 2:
+            raise DataError(f"objective.texts={tuple(self.section['texts'])}: must name two fields. Change it.")
+        if self.section["loss"] == "softmax" and len(self.section["labels"]) < 2:
+            raise DataError("objective.labels=(): name at least two classes, or choose another objective.loss.")
+
+    @property
+    def labelled(self) -> str:
+        return "" if self.section["loss"] == "ranking" else "label"
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(self.section["labels"]) if self.section["loss"] == "softmax" else ()
+
+    def read(self, record: Mapping) -> list[Example]:
+        parts = tuple(map(self.tokenizer.encode, self.texts(record)))
+        return [Example(parts, self.target(record), max(map(len, parts)) + self.frame.size(1))]
+
+    def target(self, record: Mapping) -> float:
+        """The class or number; of pairs that only belong together 1."""
+        if not self.labelled:
+            return 1.0
+        if self.classes:
+            return super().target(record)
+        try:
+            return float(value_at(record, self.section["label"], NUMBER))
+        except DataError:
+            return UNLABELLED
+
+    def write_row(self, batch: Mapping[str, np.ndarray], index, texts: Sequence[np.ndarray]) -> None:
+        for side, text in enumerate(texts):
+            super().write_row(batch, (index, side), [text])
 
 
 class Tagging(Labelled):

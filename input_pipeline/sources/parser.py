@@ -54,6 +54,18 @@ def parse(text: str, key: str, image: Sequence[int] = (), whole: bool = False) -
     return [_parse_one(spec, key, tuple(image), whole) for spec in specs]
 
 
+def named_sources(given: Sequence[str], key: str) -> dict[str, str]:
+    """Sources by name: of NAME:SOURCE, such as de:jsonl:de.jsonl, else the source itself. Errors: DataError."""
+    found = {}
+    for text in given:
+        name, _, source = text.partition(":")
+        named = name not in KINDS and source.partition(":")[0] in KINDS
+        found[name if named else text] = source if named else text
+    if len(found) < len(given):
+        raise DataError(f"{key}={given[-1]}: a name is given twice. Name each source once.")
+    return found
+
+
 def parse_data(data: Mapping, text: str, key: str) -> list[Source]:
     """The sources of `text` as `data`, the section of the config, has them read. Errors: DataError."""
     whole = data["layout"].endswith("examples")
@@ -82,7 +94,8 @@ def _parse_one(spec: str, key: str, image: tuple[int, ...], whole: bool) -> Sour
     if (kind not in IMAGES) if image else (kind == "images"):
         raise DataError(f"{key}='{spec}' does not fit data.image={image}. Set (32, 32, 3) for images, () for text.")
     marks = {name: options.pop(name) for name in ("code", "language") if name in options}
-    if whole and ("field" not in allowed or {"field", "fields"} & options.keys()):
+    lines = kind == "parallel"  # whose fields name files
+    if whole and not lines and ("field" not in allowed or {"field", "fields"} & options.keys()):
         raise DataError(f"{key}='{spec}': a task reads whole records. Write jsonl:, csv: or tfds: without field.")
     options |= {"field": ""} if whole else {}
     source = make(spec, path, options, image) if kind in IMAGES else make(spec, path, options)

@@ -16,6 +16,7 @@ from input_pipeline.io import info, open_path
 from input_pipeline.sources.base import BadRecord, Document, File, Source, Span, absolute, hash_to_unit
 from input_pipeline.sources.text import lines
 
+SIDES = ("source", "target")  # fields of a pair of lines
 PLACEHOLDER = "{}"  # a field's name in the path of a `Parallel` source
 DIGITS = 640  # that Python converts whatever its settings
 Convert = Callable[[object], object]
@@ -176,20 +177,26 @@ def _replace_surrogates(value: object) -> object:
 class Parallel(Source):
     """Line i of every file is a text of document i: `parallel:data/train.{}.gz?fields=en,de`.
 
-    `fields` are in the order in which an objective takes them.
+    Its fields are in the order in which an objective takes them. Whole records have them as `source` and `target`, so
+    that one task reads many languages.
     """
 
     path: str  # absolute, with PLACEHOLDER
+    files_of: tuple[str, ...]  # what stands for PLACEHOLDER in each
+    whole: bool
 
     @classmethod
     def make(cls, spec: str, path: str, options: Mapping[str, str]) -> "Parallel":
-        fields = Choice.parse(spec, options).fields
+        whole = options.get("field") == ""
+        fields = Choice.parse(spec, {name: value for name, value in options.items() if name != "field"}).fields
         if path.count(PLACEHOLDER) != 1 or not fields:
             raise DataError(f"'{spec}': name a file per field, such as parallel:train.{PLACEHOLDER}.gz?fields=en,de.")
-        return cls(absolute(path), spec=spec, fields=fields, records=True)
+        if whole and len(fields) != len(SIDES):
+            raise DataError(f"'{spec}': a task reads pairs of lines. Name two fields.")
+        return cls(absolute(path), fields, whole, spec=spec, fields=() if whole else fields, records=True)
 
     def _names(self) -> list[str]:
-        return [self.path.replace(PLACEHOLDER, field) for field in self.fields]
+        return [self.path.replace(PLACEHOLDER, name) for name in self.files_of]
 
     def paths(self) -> list[str]:
         return [path for path in self._names() if open_path(path).is_file()]
@@ -210,8 +217,12 @@ class Parallel(Source):
         try:
             for number, found in enumerate(zip(*files, strict=True), start=1):
                 try:
-                    texts = {field: line for field, (_, line) in zip(self.fields, found, strict=True)}
-                    document = fields_document(texts, self.fields)
+                    texts = [line for _, line in found]
+                    if self.whole:
+                        decoded = (line.decode("utf-8") for line in texts)
+                        document = whole_document(dict(zip(SIDES, decoded, strict=True)))
+                    else:
+                        document = fields_document(dict(zip(self.fields, texts, strict=True)), self.fields)
                 except UnicodeDecodeError as error:
                     document = BadRecord(f"'{self.spec}', line {number}", f"is not UTF-8 text ({error}). Convert it.")
                 yield document

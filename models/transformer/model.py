@@ -95,7 +95,8 @@ class Model(nn.Module):
     def task_logits(self, hidden: jax.Array, places: jax.Array | None = None, row=None, train: bool = False):
         """hidden [B, T, D] -> logits of `task`, float32: [B, T, outputs], or of rows [B, outputs].
 
-        places [B]: the token that stands for its row. row, train: as for the call.
+        places [B]: the token that stands for its row. Of pairs `hidden` are their features [B, 3 D]. row, train: as for
+        the call.
         """
         of_rows = self.task.unit == "row"
         x = jnp.take_along_axis(hidden, places[:, None, None], axis=1)[:, 0] if of_rows else hidden
@@ -114,8 +115,9 @@ class Model(nn.Module):
 
     def init_heads(self, hidden: jax.Array) -> None:
         """Create the parameters of heads, which Flax does where they are first called; for the call of a model."""
-        if self.is_initializing() and self.task:
-            self.task_logits(hidden, jnp.zeros(len(hidden), jnp.int32))
+        if self.is_initializing() and self.task and self.task.outputs:
+            inputs = jnp.tile(hidden[:, 0], 3) if self.task.unit == "pair" else hidden
+            self.task_logits(inputs, jnp.zeros(len(hidden), jnp.int32))
 
     @property
     def has_token_head(self) -> bool:

@@ -21,9 +21,9 @@ HEAD_STD = 0.02  # initial standard deviation of heads, as in the releases of BE
 class Task:
     """What a model predicts instead of tokens.
 
-    unit: "row", one prediction for each row, or "token". outputs: numbers of a prediction. steps: to the prediction of
-    a token, as `Head` has them; rows have the model's `summary`. predicts_tokens: whether it keeps the head that
-    predicts tokens.
+    unit: what has a prediction: "row", "token", or "pair" (of rows: 3 D features). outputs: numbers of a prediction; 0:
+    none, hidden states alone are used. steps: to the prediction, as `Head` has them; rows have the model's `summary`.
+    predicts_tokens: whether it keeps the head that predicts tokens.
     """
 
     unit: str

@@ -110,12 +110,12 @@ def check_origin(folder: Path, data: dict, origin: dict) -> None:
             )
 
 
-def read_state(folder: Path, wanted: dict) -> dict:
+def read_state(folder: Path, wanted: dict, subset: bool = False) -> dict:
     """Parts of a checkpoint's train state: `wanted` is part -> tree of shapes, types and shardings.
 
-    Errors: UserError, if the checkpoint belongs to another model.
+    subset: the checkpoint may have further leaves. Errors: UserError, if it belongs to another model.
     """
-    check_fits(folder, wanted)
+    check_fits(folder, wanted, subset)
     return read_parts(folder, wanted)
 
 
@@ -141,10 +141,14 @@ def read_metadata(folder: Path) -> dict:
     return _handler(folder).metadata(epath.Path(str(folder / STATE))).tree
 
 
-def check_fits(folder: Path, wanted: dict) -> None:
-    """Raises UserError unless the parts of `wanted` are stored with the same leaves, shapes and types."""
+def check_fits(folder: Path, wanted: dict, subset: bool = False) -> None:
+    """Raises UserError unless the parts of `wanted` are stored with the same leaves, shapes and types.
+
+    subset: further leaves of these parts may be stored.
+    """
     metadata = on_all_hosts(lambda: read_metadata(folder))
     there, here = _describe({part: metadata[part] for part in wanted if part in metadata}), _describe(wanted)
+    there = {name: leaf for name, leaf in there.items() if name in here} if subset else there
     # Parameters first: a message shows three differences, and optimizer state repeats those of parameters.
     names = sorted(there.keys() | here.keys(), key=lambda name: (not name.startswith("params"), name))
     different = [name for name in names if there.get(name) != here.get(name)]
@@ -212,9 +216,10 @@ def enable_s3() -> None:
 class Checkpoints:
     """The checkpoints of one work folder, for readers: a training run may save and delete some meanwhile."""
 
-    def __init__(self, workdir: str):
+    def __init__(self, workdir: str, subset: bool = False):
+        """subset: parameters that the model lacks, such as heads of pretraining, are left out."""
         self.workdir = Workdir(workdir if io.is_remote(workdir) else Path(workdir).absolute())
-        self.folder = self.workdir.checkpoints
+        self.folder, self.subset = self.workdir.checkpoints, subset
 
     def steps(self) -> list[int]:
         """Steps with a complete checkpoint, oldest first."""
@@ -312,4 +317,4 @@ class Checkpoints:
         """The parameters alone; optimizer state is neither read nor allocated."""
         folder = self.workdir.checkpoint(step)
         check_intact(folder)
-        return read_state(folder, {"params": shapes})["params"]
+        return read_state(folder, {"params": shapes}, self.subset)["params"]

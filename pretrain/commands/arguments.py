@@ -102,7 +102,10 @@ class Evaluate(CheckpointArguments):
 
     overrides: Overrides = ()
     split: str = argument("", "validation, test or train (default: validation)")
-    data: str = argument("", "score this source instead, such as text:/books/*.txt, with the run's tokenizer")
+    data: tuple[str, ...] = argument(
+        (), "score this source instead, such as text:/books/*.txt; repeat it for a table, such as de:jsonl:de.jsonl"
+    )
+    task: str = argument("", "score as a recipe of a task does, such as configs/tasks.py:stsb_cosine")
     stride: int = argument(non_negative(0), "tokens between the starts of two windows; 0: as the config")
     length: int = argument(non_negative(0), "tokens of a window; 0: as the config")
     batch_size: int = argument(non_negative(0), "rows of a batch; 0: as the config, or 1 for recurrent memory")

@@ -4,12 +4,17 @@ import contextlib
 import functools
 import gzip
 import lzma
+import re
+import statistics
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
 
 from input_pipeline import corruption, pipeline, validate
+from input_pipeline.sources.parser import named_sources
+from input_pipeline.splits import SPLITS
 from pretrain import config as configs
 from pretrain.checkpoints import restore
 from pretrain.checkpoints.average import CheckpointAverage
@@ -52,13 +57,22 @@ def run(arguments: Evaluate) -> None:
 def score_checkpoint(config, arguments: Evaluate) -> None:
     """Scores a checkpoint by `config`: the work folder's, with the overrides of its evaluation."""
     workdir, asked = arguments.workdir, [name for name in ("word_level", *COMPRESSORS) if getattr(arguments, name)]
-    if not (arguments.data or config.data.train):
+    given = named_sources(arguments.data, "--data")
+    if not (given or arguments.task or config.data.train):
         raise UserError(f"--workdir={workdir}: imported weights have no text. Give --data=text:GLOB.")
     if asked and arguments.batches:
         raise UserError(f"--{asked[0]}: needs the whole split. Leave --batches out.")
-    checkpoints = Checkpoints(workdir)
+    checkpoints = Checkpoints(workdir, subset=bool(arguments.task))
     tokenizer, step = pipeline.open_tokenizer(Workdir(workdir).folders.tokenizer), checkpoints.find(arguments.step)
-    step, _ = checkpoints.read(arguments.step, step, lambda step: checkpoints.check_made_with(step, tokenizer, config))
+    saved, heads = config, () if arguments.task else None  # a task reads no heads of pretraining
+    check = functools.partial(checkpoints.check_made_with, tokenizer=tokenizer, config=saved, read=heads)
+    step, _ = checkpoints.read(arguments.step, step, check)
+    teacher = None if arguments.task else load_teacher(config, workdir)
+    if arguments.task:
+        config, split = as_task(config, arguments.task), arguments.split or "validation"
+        given = given or {split: config.data[split] if split in SPLITS else ""}
+        if not all(given.values()):
+            raise UserError(f"--task={arguments.task}: has no data.{split}. Give --data.")
     check_scored(config, arguments.length)
     if arguments.length:
         validate.check_length("--length", arguments.length, corruption.build(config.objective.to_dict()))
@@ -72,12 +86,11 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
     watchdog = contextlib.closing(Watchdog(config.train.patience, ledger))
     with watchdog, tempfile.TemporaryDirectory(prefix="longhaul-") as folder:
         # The token store of --data, and of the run's own text where its folder cannot be written.
-        prepare, split = functools.partial(pipeline.prepare, scratch=Path(folder)), arguments.split or "validation"
-        if arguments.data:
-            prepare, split = functools.partial(pipeline.prepare_given, arguments.data, folder), arguments.data
-        run = build_run(
-            config, workdir, print_on_host0, prepare=prepare, others=OtherRuns(teacher=load_teacher(config, workdir))
-        )
+        prepare = functools.partial(pipeline.prepare, scratch=Path(folder))
+        if given:
+            prepare = functools.partial(pipeline.prepare_given, given, folder)
+        splits = list(given) or [arguments.split or "validation"]
+        run = build_run(config, workdir, print_on_host0, prepare=prepare, others=OtherRuns(teacher=teacher))
         spec, objective = run.spec, run.spec.objective
         if asked and objective.bits_metric is None:
             raise UserError(f"--{asked[0]}: objective {config.objective.kind} scores part of the text. Leave it out.")
@@ -87,30 +100,75 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         if arguments.predictions and not objective.metrics:
             raise UserError(f"--predictions: objective {config.objective.kind} is no task. Leave it out.")
         compressors = {name: compress for name, compress in COMPRESSORS.items() if name in asked}
-        text = run.corpus.raw_bytes(split) if compressors else b""
         # Compressed before the model is restored, so that both are not in memory at once.
-        compressed = {name: 8 * len(compress(text)) / len(text) for name, compress in compressors.items()}
+        compressed = {}
+        for split in splits if compressors else ():
+            text = run.corpus.raw_bytes(split)
+            bits = {name: 8 * len(compress(text)) / len(text) for name, compress in compressors.items()}
+            compressed[split] = {f"{name}_{objective.bits_metric}": value for name, value in bits.items()}
         averaged = CheckpointAverage(checkpoints, arguments.average, print_on_host0)
         step, params = checkpoints.read(arguments.step, step, lambda step: spec.restore_params(averaged, step))
         options = {"batches": arguments.batches, "decode": arguments.decode, "cut": ledger.advance}
-        result = score(run, params, split, timed=True, report=print_on_host0, **options)
-        result |= {f"{name}_{objective.bits_metric}": bits for name, bits in compressed.items()}
-    if jax.process_index() == 0:
-        report(result, step, split, objective, arguments)
+        results = {}
+        for split in splits:
+            results[split] = score(run, params, split, timed=True, report=print_on_host0, **options)
+            results[split] |= compressed.get(split, {})
+            if arguments.word_level:
+                # As the literature has it for sub-word models: exp(total nll / (words + line ends)).
+                nats = results[split]["nll"] / results[split]["words"]
+                results[split]["word_perplexity"] = perplexity(nats)
+    if jax.process_index() == 0 and len(results) == 1:
+        report(results[split], step, split, objective, arguments)
+    elif jax.process_index() == 0:
+        compare(results, step, objective, arguments)
+
+
+def as_task(config, spec: str):
+    """The config of a recipe of a task, for the model of a run."""
+    task = configs.load(spec)
+    if task.data.layout not in validate.EXAMPLES:
+        raise UserError(f"--task={spec}: reads no labelled records. Name a recipe such as configs/tasks.py:sst2.")
+    with task.unlocked():
+        task.update({name: config[name] for name in ("model", "tokenizer", "mesh", "evaluate")})
+        task.model = config.model  # without the recipe's own keys
+        task.data.length = min(task.data.length, config.model.context)
+        task.train.backend = config.train.backend
+    return task
+
+
+def compare(results: Mapping[str, dict], step: int, objective, arguments: Evaluate) -> None:
+    """Prints the scores of several sources as one table, or as one JSON object.
+
+    Below them are their mean, and the gap: the first less the mean of the others (Hu et al. 2020, section 4.3).
+    """
+    names = [name for name in measures(objective) if all(name in one for one in results.values())]
+    rows = {source: {name: one[name] for name in names} for source, one in results.items()}
+    first, *others = rows.values()
+    mean = {name: statistics.fmean(row[name] for row in rows.values()) for name in names}
+    gap = {name: first[name] - statistics.fmean(row[name] for row in others) for name in names}
+    if arguments.predictions:
+        path = Path(arguments.predictions)
+        for source, one in results.items():
+            name = re.sub(r"[^.\w-]+", "-", source)
+            one["predictions"].write(path.with_name(f"{path.stem}.{name}{path.suffix}"))
+    if arguments.format == "json":
+        print(one_line({"step": step, "data": rows, "mean": mean, "gap": gap}))
+        return
+    table = rows | {"mean": mean, f"gap of {next(iter(rows))}": gap}
+    show(f"checkpoint {step}", ("data", *names), [[source, *row.values()] for source, row in table.items()])
+
+
+def measures(objective) -> list[str]:
+    """Names of all that may be printed of a source, besides its size."""
+    compressed = [f"{name}_{objective.bits_metric}" for name in COMPRESSORS]
+    return [*objective.metric_names, *objective.decode_metrics, *compressed, "word_perplexity"]
 
 
 def report(result: dict, step: int, split: str, objective, arguments: Evaluate) -> None:
     """Prints the scores as tables, or as one JSON object."""
-    compressed = [name for name in result if name.partition("_")[0] in COMPRESSORS]
-    decoded = [name for name in objective.decode_metrics if name in result]
-    sizes = [name for name in ("tokens", "examples") if name in result]
-    names = [*objective.metric_names, *decoded, *compressed, *sizes, "tokens_per_second"]
+    names = [*measures(objective), "tokens", "examples", "tokens_per_second", *["words"] * arguments.word_level]
     if arguments.predictions:
         result["predictions"].write(Path(arguments.predictions))
-    if arguments.word_level:
-        # As the literature has it for sub-word models: exp(total nll / (words + line ends)).
-        result["word_perplexity"] = perplexity(result["nll"] / result["words"])
-        names += ["word_perplexity", "words"]
     signatures = result["predictions"].signatures() if "predictions" in result else {}
     names, result = [*names, *signatures], result | signatures
     row = {"step": step, "split": split} | {name: result[name] for name in names if name in result}

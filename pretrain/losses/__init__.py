@@ -14,6 +14,7 @@ from pretrain.losses.electra import Replaced
 from pretrain.losses.examples import Choice, Classification, Regression, Tagging
 from pretrain.losses.extraction import Extraction
 from pretrain.losses.mlm import Masked
+from pretrain.losses.sentences import Siamese
 from pretrain.losses.seq2seq import Denoising, Spans, TextToText, Translation
 from pretrain.losses.xlnet import Permutation
 
@@ -31,6 +32,7 @@ OBJECTIVES = {
     "tagging": Tagging,
     "extraction": Extraction,
     "text": TextToText,
+    "siamese": Siamese,
 }
 
 

@@ -162,12 +162,8 @@ class Choice(Classification):
         return Task(cls.unit, 1)
 
     def logits(self, model: BoundModel, batch: Mapping, carried, key):
-        B, C, T = batch["tokens"].shape
-        rows = {name: batch[name].reshape(B * C, T) for name in ("tokens", "types", "segments", "positions")}
-        # Each choice draws its own dropout: rows are numbered as if they were those of a batch.
-        row = (batch["row"][:, None] * C + jnp.arange(C)[None]).reshape(-1)
-        logits, hidden, carried = super().logits(model, {**batch, **rows, "row": row}, carried, key)
-        return logits.reshape(B, C), hidden, carried
+        logits, hidden, carried = super().logits(model, as_rows(batch), carried, key)
+        return logits.reshape(batch["tokens"].shape[:2]), hidden, carried
 
 
 class Tagging(ExampleObjective):
@@ -195,6 +191,14 @@ def next_tokens(batch: Mapping) -> tuple[jax.Array, jax.Array]:
     targets, segments = (jnp.roll(batch[name], -1, axis=1) for name in ("tokens", "segments"))
     last = jnp.arange(targets.shape[1])[None] == targets.shape[1] - 1
     return targets, ((segments > 0) & ~last).astype(jnp.float32)
+
+
+def as_rows(batch: Mapping) -> dict:
+    """The batch with the R rows of each example, of features [B, R, T], as B R rows of a batch."""
+    B, R, T = batch["tokens"].shape
+    rows = {name: batch[name].reshape(B * R, T) for name in ("tokens", "types", "segments", "positions")}
+    # Each draws its own dropout: rows are numbered as if they were those of a batch.
+    return {**batch, **rows, "row": (batch["row"][:, None] * R + jnp.arange(R)[None]).reshape(-1)}
 
 
 def for_both_stacks(batch: Mapping) -> dict:

@@ -21,13 +21,15 @@ TEACHER = "teacher"  # named scope of what has no backward pass
 class BoundModel:
     """A model with its parameters, as objectives call it.
 
-    `inputs` are the features of a batch that the model takes; `frozen` are a teacher's parameters.
+    `inputs` are the features of a batch that the model takes; `frozen` are a teacher's parameters. Under pmap
+    `axis_name` is the axis of the devices, each of which has its part of the batch.
     """
 
     model: nn.Module
     params: Any
     inputs: tuple[str, ...]
     frozen: Any = None
+    axis_name: str | None = None
 
     def __call__(self, batch: Mapping, carried, key: jax.Array | None, method: str = "__call__"):
         """(hidden states [B, T, D], recurrent state), from a `method` like the call; a `key` turns dropout on."""

@@ -47,7 +47,7 @@ class PmapSpec(TrainSpec):
     @cached_property
     def _evaluate(self):
         def evaluate(params, batch, carried, frozen):
-            sums, carried = evaluate_step(self, params, batch, carried, frozen)
+            sums, carried = evaluate_step(self, params, batch, carried, frozen, "data")
             # Only sums are added up: the recurrent state belongs to a device's own rows.
             outputs = jax.lax.all_gather(sums.pop("outputs"), "data", tiled=True)
             return jax.lax.psum(sums, "data") | {"outputs": outputs}, carried

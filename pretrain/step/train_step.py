@@ -78,7 +78,7 @@ def _state(spec, params, run_rng, batch_size: int) -> TrainState:
     )
 
 
-def gradients(spec, params, batch: Mapping, carried, key, counts: Mapping, frozen=None):
+def gradients(spec, params, batch: Mapping, carried, key, counts: Mapping, frozen=None, axis_name: str | None = None):
     """(gradient of the loss times its first term's denominator, sums of all terms, recurrent state).
 
     The gradient is that of the trained parameters. counts: the denominators of the whole global batch. frozen: a
@@ -87,7 +87,7 @@ def gradients(spec, params, batch: Mapping, carried, key, counts: Mapping, froze
     params, fixed = spec.partition.split(params)
 
     def weighted_sum(params, rows, carried, key):
-        model = BoundModel(spec.model, spec.partition.join(params, fixed), spec.inputs, frozen)
+        model = BoundModel(spec.model, spec.partition.join(params, fixed), spec.inputs, frozen, axis_name)
         sums, carried = spec.objective.score(model, rows, carried, key)
         return _weighted_sum(spec.objective.terms, sums, counts), (sums, carried)
 
@@ -140,7 +140,7 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
     counts, read = spec.objective.denominators(batch), tokens_read(batch)
     if axis_name:
         counts, read = jax.lax.psum((counts, read), axis_name)
-    gradient, sums, carried = gradients(spec, state.params, batch, state.carried, key, counts, frozen)
+    gradient, sums, carried = gradients(spec, state.params, batch, state.carried, key, counts, frozen, axis_name)
     if axis_name:
         gradient, sums = jax.lax.psum((gradient, sums), axis_name)
     first = next(name for name, weight in terms.items() if weight)
@@ -182,13 +182,13 @@ def train_step(spec, state: TrainState, batch: Mapping, frozen=None, axis_name: 
     return state, metrics
 
 
-def evaluate_step(spec, params, batch: Mapping, carried, frozen=None):
+def evaluate_step(spec, params, batch: Mapping, carried, frozen=None, axis_name: str | None = None):
     """({"sums", "counts", "read", "outputs"} of a batch, recurrent state), without dropout.
 
     outputs: of tasks, arrays [B, ...] by name; {} of other objectives.
     """
     # Without a key: Flax then refuses any dropout.
-    model = BoundModel(spec.eval_model, params, spec.inputs, frozen)
+    model = BoundModel(spec.eval_model, params, spec.inputs, frozen, axis_name)
     sums, outputs, carried = spec.objective.evaluate(model, batch, carried)
     counts = spec.objective.denominators(batch)
     return {"sums": sums, "counts": counts, "read": tokens_read(batch), "outputs": outputs}, carried

@@ -206,12 +206,38 @@ class Texts(Predictions):
         return {"label": right if len(right) > 1 else "".join(right) or None, "prediction": self.answers[place]}
 
 
-OF_KIND = {"tagging": Tags, "extraction": Answers, "text": Texts, "causal": Texts}
+class Pairs(Predictions):
+    """The class of two texts, or the cosine of their embeddings."""
+
+    def found(self, wanted: np.ndarray) -> Predicted:
+        embeddings = np.stack(self.outputs["embeddings"])[wanted].swapaxes(0, 1)
+        if self.objective.classes:
+            return super().found(wanted)._replace(embeddings=embeddings)
+        return Predicted(cosines(*embeddings), self.targets[wanted], embeddings=embeddings)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.objective.classes
+
+    def row(self, place: int) -> dict:
+        if self.names:
+            return super().row(place)
+        label = None if self.targets[place] == UNLABELLED else float(self.targets[place])
+        return {"label": label, "prediction": float(cosines(*self.outputs["embeddings"][place]))}
+
+
+OF_KIND = {"tagging": Tags, "extraction": Answers, "text": Texts, "causal": Texts, "siamese": Pairs}
 
 
 def predictions(section: Mapping, data: ExampleEvaluation, outputs: Sequence[Mapping[str, np.ndarray]]) -> Predictions:
     """The predictions of the objective of `config.objective`, as `Predictions` takes its arguments."""
     return OF_KIND.get(section["kind"], Predictions)(section, data, outputs)
+
+
+def cosines(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Cosines of vectors [..., D], float64."""
+    u, v = u.astype(np.float64), v.astype(np.float64)
+    return (u * v).sum(-1) / np.maximum(np.linalg.norm(u, axis=-1) * np.linalg.norm(v, axis=-1), 1e-12)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

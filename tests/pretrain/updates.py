@@ -29,6 +29,7 @@ MODELS = {
     "extraction": ("encoder", {"dropout": 0.2}),
     "text": ("encoder_decoder", POST | {"positions": "learned"}),
     "causal": ("decoder", {}),
+    "siamese": ("encoder", {"dropout": 0.2}),
 }
 OBJECTIVES = {
     "masked": {"max_predictions": 5},
@@ -44,6 +45,7 @@ OBJECTIVES = {
     "extraction": {"head": ("dropout",), "stride": 4, "question": 2},
     "text": {},
     "causal": {"inputs": "prompt", "targets": "answer", "loss_on": "targets"},
+    "siamese": {"loss": "softmax", "labels": ("one", "two", "three")},
 }
 LAYOUTS = {
     "masked": {"layout": "pairs", "sentences": "lines"},
@@ -51,9 +53,8 @@ LAYOUTS = {
     "denoising": {},
     "translation": {"layout": "texts"},
 }
-LAYOUTS |= {
-    task: {"layout": "examples"} for task in ("classification", "regression", "choice", "tagging", "extraction")
-}
+EXAMPLES = ("classification", "regression", "choice", "tagging", "extraction", "siamese")
+LAYOUTS |= {task: {"layout": "examples"} for task in EXAMPLES}
 LAYOUTS |= {task: {"layout": "packed_examples"} for task in ("text", "causal")}
 LAYOUTS |= {"replaced": {"layout": "packed"}, "permutation": {"layout": "stream"}}
 

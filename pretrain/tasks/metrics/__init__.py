@@ -12,11 +12,11 @@ class Predicted(NamedTuple):
     """What a model predicts for N examples, beside what is right.
 
     predictions, labels: by kind of objective,
-        classification, choice: int [N]      regression: float [N]      siamese: float [N, D], texts of pairs
+        classification, choice: int [N]      regression: float [N]      siamese: cosines, float [N], or classes
         tagging: N sequences of ints         extraction, text: N strings, and for labels N sequences of references
     scores: logits [N, C]; of an extraction that may have no answer [N], which rise as an answer becomes unlikely:
         above `threshold` there is none.
-    names: of the classes or tags.
+    names: of the classes or tags. embeddings: of siamese, (first texts, second texts), float [N, D] each.
     """
 
     predictions: Any
@@ -26,6 +26,7 @@ class Predicted(NamedTuple):
     scheme: str = "BIO"  # of tags: one of tagging.SCHEMES
     threshold: float = 0.0
     language: str = ""  # of answers (MLQA) and of texts (BLEU)
+    embeddings: Sequence = ()
 
 
 Metric = Callable[[Predicted], float]
@@ -40,8 +41,8 @@ def _of_both(found: Predicted, function: Callable) -> float:
     return function(found.predictions, found.labels)
 
 
-def _back(found: Predicted) -> float:
-    return classes.retrieval(found.labels, found.predictions)
+def _retrieval(found: Predicted, order: int) -> float:
+    return classes.retrieval(*found.embeddings[::order])
 
 
 def _span(found: Predicted, key: str, strict: bool = False) -> float:
@@ -89,7 +90,8 @@ METRICS: dict[str, dict[str, Metric]] = {
     "classification": _plain(*_OF_CLASSES),
     "choice": _plain(classes.accuracy),
     "regression": _plain(*_OF_NUMBERS),
-    "siamese": _plain(classes.retrieval) | {"retrieval_back": _back},
+    "siamese": _plain(*_OF_NUMBERS, classes.accuracy)
+    | {"retrieval": _part(_retrieval, order=1), "retrieval_back": _part(_retrieval, order=-1)},
     "tagging": {
         "span_f1": _part(_span, key="f1"),
         "span_precision": _part(_span, key="precision"),

@@ -49,7 +49,8 @@ def test_choices_and_retrieval():
     assert classes.choose([[-3.0, -2.0], [-1.0, -1.0], [0.0, 1.0, 2.0]]).tolist() == [1, 0, 2]
     assert classes.choose([[-3.0, -2.0]], [[10, 2]]).tolist() == [0]
     source, target = np.array([[3.0, 0.0], [0.1, 1.0], [1.0, 0.9]]), np.array([[9.0, 1.0], [0.0, 2.0], [0.0, 1.0]])
-    found = metrics.measure("siamese", ("retrieval", "retrieval_back"), Predicted(source, target))
+    found = Predicted(None, None, embeddings=(source, target))
+    found = metrics.measure("siamese", ("retrieval", "retrieval_back"), found)
     # Row 2 is nearest to target 0; targets 1 and 2 are both nearest to row 1.
     assert found == pytest.approx({"retrieval": 2 / 3, "retrieval_back": 2 / 3})
 

@@ -38,6 +38,7 @@ OBJECTIVES = {
     "regression": 'texts=("text",), label="score", metrics=("pearson",)',
     "choice": 'text="question", choices=("one", "two"), label="right"',
     "extraction": "question=16, stride=12, max_answer=8, best=5",
+    "siamese": 'texts=("text", "question"), label="score", highest=1.0, metrics=("pearson",), selects="pearson"',
     "tagging": 'labels=("O", "B-GOOD", "I-GOOD", "B-BAD"), metrics=("span_f1", "accuracy")',
 }
 
@@ -80,7 +81,7 @@ def recipe(folder, kind, model="encoder", **objective):
     return ["train", "--config=recipe.py", "--workdir=run"]
 
 
-@pytest.mark.parametrize("kind", mostly(OBJECTIVES, "regression", "choice"))
+@pytest.mark.parametrize("kind", mostly(OBJECTIVES, "regression", "choice", "siamese"))
 def test_task_is_learned_and_scored(kind, folder, capsys):
     assert cli.main(recipe(folder, kind)) == 0
     capsys.readouterr()
@@ -89,7 +90,7 @@ def test_task_is_learned_and_scored(kind, folder, capsys):
     rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
     assert [row["record"] for row in rows] == list(records(50, 50))
     assert scores["examples"] == len(rows) == 50
-    if kind == "regression":
+    if kind in ("regression", "siamese"):
         values = np.array([(row["prediction"], row["label"]) for row in rows])
         assert scores["pearson"] == pytest.approx(np.corrcoef(values.T)[0, 1])
         assert scores["loss"] == pytest.approx(np.mean((values[:, 0] - values[:, 1]) ** 2), rel=1e-4)
@@ -107,6 +108,34 @@ def test_task_is_learned_and_scored(kind, folder, capsys):
         assert scores["accuracy"] == np.mean([row["prediction"] == row["label"] for row in rows]) > 0.9
         nats = [-np.log(row["scores"][row["label"]]) for row in rows]
         assert scores["loss"] == pytest.approx(np.mean(nats), abs=1e-4)
+
+
+def test_several_sources_scored_as_a_task(whole, folder, capsys):
+    """A decoder that was trained on text alone: equal texts are nearest, texts in reverse order only in the middle."""
+    recipe(folder, "siamese")
+    keys = 'loss="ranking", texts=("source", "target"), metrics=("retrieval", "retrieval_back"), selects="retrieval"'
+    text = (folder / "recipe.py").read_text()
+    (folder / "recipe.py").write_text(text.replace("return", f"config.objective.update({keys})\n    return"))
+    lines = [f"number {n} of all" for n in "12345"]
+    for name, found in {"one.en": lines, "one.de": lines, "other.en": lines, "other.de": lines[::-1]}.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in found))
+    data = [f"--data={name}:parallel:{name}.{{}}?fields=en,de" for name in ("one", "other")]
+    command = ["evaluate", f"--workdir={whole}", "--task=recipe.py", "--predictions=p.jsonl", *data]
+    assert cli.main([*command, "--format=json"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    for name in ("retrieval", "retrieval_back"):
+        assert [result["data"][one][name] for one in ("one", "other")] == [1.0, pytest.approx(0.2)]
+        assert result["mean"][name] == pytest.approx(0.6) and result["gap"][name] == pytest.approx(0.8)
+    rows = [json.loads(line) for line in (folder / "p.other.jsonl").read_text().splitlines()]
+    assert [row["record"] for row in rows] == [
+        {"source": a, "target": b} for a, b in zip(lines, lines[::-1], strict=True)
+    ]
+    assert cli.main([*command, "--data=one:parallel:other.{}?fields=en,de"]) == 2
+    assert "twice" in capsys.readouterr().err
+    # A task with a head that the checkpoint lacks.
+    (folder / "recipe.py").write_text(text.replace('label="score"', 'loss="softmax", labels=("bad", "good")'))
+    assert cli.main([*command[:3], "--data=jsonl:dev.jsonl"]) == 2
+    assert "task_head/out/kernel is absent" in capsys.readouterr().err
 
 
 def test_predictions_are_of_tasks(whole, capsys):
