@@ -188,17 +188,18 @@ def test_bleu_is_of_the_text_itself_where_the_tokenizer_rewrites_it(tmp_path, pa
             f"jsonl:{tmp_path}/{name}.jsonl?fields=inputs,targets" for name in ("train", "val")
         )
 
-    def corpus_bleu(texts, references):
-        taken.append(references)
-        return SimpleNamespace(score=50.0)
+    def corpus_bleu(name, texts, references):
+        taken.append([one for (one,) in references])
+        return 50.0
 
-    monkeypatch.setattr(decoded, "sacrebleu", lambda: SimpleNamespace(corpus_bleu=corpus_bleu))
+    monkeypatch.setattr(decoded.texts, "package", lambda *names: None)
+    monkeypatch.setattr(decoded.texts, "sacrebleu_score", corpus_bleu)
     run = build_run(config, str(tmp_path / "run"), print)
     placed = jax.tree.map(
         jax.device_put, params, jax.tree.map(lambda one: one.sharding, run.spec.checkpoint_shapes(4).params)
     )
     result = score(run, placed, "validation", decode=6)
-    assert taken == [[words[:6]]] * 2  # of the task, and of all tasks
+    assert taken == [words[:6]] * 2  # of the task, and of all tasks
     assert result["bleu"] == 50
     (tmp_path / "val.jsonl").unlink()
     assert tasks(run, "validation", decode=6)  # a run goes on
