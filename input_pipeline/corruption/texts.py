@@ -106,6 +106,7 @@ class TextToText(Pairs, Seq2Seq):
             if self.start not in tokenizer.special:
                 raise DataError(f"objective.start={start}: the tokenizer has no such id. Use: {[*tokenizer.special]}.")
             self.frame = frame or Frame((), (), tokenizer.special)
+            # Targets end with the end token whatever the frame has there: mBART's has a language code.
             front = self.frame.frames[0][: self.frame.before]
             self.frames = [self.frame.frames[0], [*front, Frame.TEXT, tokenizer.special["end"]]]
         super().__init__(section, tokenizer)
@@ -168,7 +169,7 @@ class Answers(Pairs, CausalLM):
         """The example of a record. Errors: DataError for missing fields and a conversation without an answer."""
         pieces, found = self.turns(record) if self.section["turns"] else self.prompt_and_answer(record)
         encoded = [(self.tokenizer.encode(text), scored) for text, scored in pieces]
-        # Each answer ends with the end token, which decoding then writes.
+        # Each answer ends with the end token: decoding stops where training has learned to.
         ids = [np.append(ids, self.tokenizer.end_id) if scored else ids for ids, scored in encoded]
         scored = np.repeat([scored for _, scored in encoded], [len(one) for one in ids])
         ids = np.concatenate(ids).astype(np.int32)
@@ -209,6 +210,7 @@ class Answers(Pairs, CausalLM):
         for slot, group in zip(slots.tolist(), groups, strict=True):
             place = 0
             for segment, example in enumerate(group, 1):
+                # Every example begins as if it were alone: positions from 0, and the id that begins a row.
                 ids, scored, prompt = self.cut(example, batch["tokens"].shape[1])
                 row = slice(place, place + len(ids))
                 batch["tokens"][slot, row] = [begin, *ids[:-1]]
@@ -226,10 +228,12 @@ class Answers(Pairs, CausalLM):
         A prompt loses its beginning, an answer its end but for the end token.
         """
         ids, scored = example.parts
+        # Where the last run of scored ids begins: turns before it are context.
         prompt = int(np.flatnonzero(np.diff(scored, prepend=0) > 0)[-1])
         before, behind = truncate(prompt, len(ids) - prompt, length)
         kept = slice(prompt - before, prompt + behind)
         whole, ids = ids, ids[kept].copy()
+        # An answer that is cut still ends, as cut targets of pairs do: else it would teach to go on.
         if kept.stop < len(whole):
             ids[-1] = self.tokenizer.end_id
         return ids, scored[kept], before

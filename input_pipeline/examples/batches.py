@@ -72,6 +72,7 @@ class PackedBatches:
 
     def __getitem__(self, n: int) -> dict[str, np.ndarray]:
         context, batch, number = self.context, self.context.empty(), len(self.plan.first) - 1
+        # Rows are as full as each other, so that none need be sorted by length.
         rows = n * context.batch_size + context.rows
         rows = shuffle_rows(rows, number, context.seed, 0) if self.shuffle else rows % number
         groups = [[self.table[one] for one in self.plan.row(row)] for row in rows.tolist()]

@@ -106,6 +106,7 @@ def decoded(run, params, found: dict[str, Task], cut: Callable[[], bool], report
 def answers(run, params, data: ExampleEvaluation, cut: Callable[[], bool]) -> list[dict[str, np.ndarray]] | None:
     """What is decoded for each batch of a task: its rows under "ids", as `_write` has them; None as `decoded`."""
     whole, found = run.spec.to_global(params), []
+    # A second pass: so tokens per second are those of scoring, and one program runs at a time.
     for batch in data.batches():
         found.append({"ids": _write(run, whole, batch, run.spec.layout.filled(run.config.evaluate.batch_size))})
         if cut():

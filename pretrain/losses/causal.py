@@ -128,7 +128,7 @@ class Answers(Causal):
         width = min(batch["tokens"].shape[1], self.context + 1 - self.most_written)
         tokens = np.zeros((len(batch["tokens"]), width), np.int32)
         for row, ids, size in zip(tokens, batch["tokens"], batch["prompt"].tolist(), strict=True):
-            # The id that begins a row stays.
+            # The end of a prompt is nearest to its answer. The id that begins a row stays: training always had it.
             kept = ids[:size] if size <= width else np.append(ids[:1], ids[size + 1 - width : size])
             row[: len(kept)] = kept
         return tokens, np.clip(batch["prompt"], 1, width).astype(np.int32), {}
