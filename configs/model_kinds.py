@@ -54,6 +54,7 @@ def decoder() -> dict:
         fused_glorot_init=False,  # query, key and value start as one Glorot-uniform matrix (PyTorch's attention module)
         scale_residual_init=True,  # divide output projections' init by sqrt(2 * layers), as GPT-2 does
         summary=(),  # steps to the classes of a task (docs/tasks.md)
+        mix="none",  # what that head reads: the last layer (none), or a mix of all layers: plain, normed (ELMo)
         dtype="bfloat16",  # type of matrix products; norms, softmax and loss stay float32
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it
@@ -129,6 +130,7 @@ def two_stream() -> dict:
         dropout_attention=rate(0.1),  # rate on attention probabilities
         init_std=non_negative(0.02),  # initial standard deviation of everything but norms, biases and projections
         summary=("dense", "tanh", "dropout"),  # steps to the classes of a task (docs/tasks.md)
+        mix="none",  # what that head reads: the last layer (none), or a mix of all layers: plain, normed (ELMo)
         dtype="bfloat16",  # type of matrix products; norms, softmax and loss stay float32
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it
@@ -169,6 +171,7 @@ def encoder() -> dict:
         initialiser="truncated",  # of matrices: truncated (normal, cut at 2 deviations), normal, fan_in (uniform)
         init_std=non_negative(0.02),  # initial standard deviation of matrices and tables
         summary=("dense", "tanh", "dropout"),  # steps to the classes of a task (docs/tasks.md)
+        mix="none",  # what that head reads: the last layer (none), or a mix of all layers: plain, normed (ELMo)
         dtype="bfloat16",  # type of matrix products; norms, softmax and loss stay float32
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it
@@ -207,6 +210,7 @@ def replaced_tokens() -> dict:
         initialiser="truncated",  # of matrices and tables: truncated (normal, cut at 2 deviations) or normal
         init_std=non_negative(0.02),  # initial standard deviation of matrices and tables
         summary=("dropout", "dense", "gelu_erf", "dropout"),  # steps to the classes of a task (docs/tasks.md)
+        mix="none",  # what that head reads: the last layer (none), or a mix of all layers: plain, normed (ELMo)
         dtype="bfloat16",  # type of matrix products; norms, softmax and loss stay float32
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it
@@ -257,6 +261,7 @@ def encoder_decoder() -> dict:
         initialiser="fan_in",  # of matrices: fan_in (T5), glorot (the Transformer), normal (BART)
         init_scale=positive(1.0),  # normal: standard deviation of everything; else a factor on theirs
         summary=("dropout", "dense", "tanh", "dropout"),  # steps to the classes of a task (docs/tasks.md)
+        mix="none",  # what that head reads: the last layer (none), or a mix of all layers: plain, normed (ELMo)
         dtype="bfloat16",  # type of matrix products; norms, softmax and loss stay float32
         param_dtype="float32",  # type of stored parameters
         scan=True,  # compile one layer and scan it; checkpoints do not depend on it

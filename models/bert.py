@@ -84,6 +84,7 @@ class EncoderBase(Model):
         carried: Mapping[str, Any] | None = None,
         row: jax.Array | None = None,
         train: bool = False,
+        layers: bool = False,
         **more: jax.Array | None,
     ) -> Output:
         """tokens [B, T] int32 -> hidden [B, T, D] in `dtype`. `more` goes to `embed_inputs`.
@@ -91,12 +92,13 @@ class EncoderBase(Model):
         types [B, T]: which text of a pair a token is in, by default 0.
         positions [B, T]: counted from 0 in each document, by default from the row's first token.
         segments [B, T]: documents of a row; a token sees its own alone, and 0 is padding.
+        layers: whether to return the states of all layers.
         """
         self.check_length(tokens.shape[1])
         embedded = self.embed_inputs(tokens, types, positions, **more)
-        return self.encode(embedded, segments=segments, carried=carried, row=row, train=train)
+        return self.encode(embedded, segments=segments, carried=carried, row=row, train=train, layers=layers)
 
-    def encode(self, embedded: jax.Array, *, segments=None, carried=None, row=None, train: bool = False) -> Output:
+    def encode(self, embedded, *, segments=None, carried=None, row=None, train=False, layers=False) -> Output:
         """Run embeddings [B, T, E] through the stack; arguments as for the call."""
         row = jnp.arange(len(embedded)) if row is None else row
         key = self.dropout_key(train, self.dropout, self.dropout_attention)
@@ -105,7 +107,7 @@ class EncoderBase(Model):
             x = self.projection(x)
         x = nn.with_logical_constraint(x, ("batch", "length", None))
         context = Context(Mask(query_segments=segments), row, train=train)
-        return Output(*self.stack(self.stacked, x, context, carried or {}, key))
+        return self.output(*self.stack(self.stacked, x, context, carried or {}, key, layers or self.mixes))
 
     def embed_inputs(self, tokens, types=None, positions=None, more: jax.Array | None = None) -> jax.Array:
         """The normed sum of the embeddings [B, T, E] and of `more`, which has the same shape."""
@@ -231,7 +233,7 @@ class Encoder(EncoderBase):
         if self.zero_padding and options.get("segments") is not None:
             # XLM's code zeroes padding after every layer; no other state sees it, so once at the end is the same.
             real = (options["segments"] > 0)[..., None]
-            output = output.replace(hidden=jnp.where(real, output.hidden, jnp.zeros((), output.hidden.dtype)))
+            output = jax.tree.map(lambda x: jnp.where(jnp.broadcast_to(real, x.shape), x, 0), output)
         if self.is_initializing() and self.has_token_head:  # Flax creates parameters where they are first called
             self.head_inputs(output.hidden)
             if self.pair_head:

@@ -22,7 +22,7 @@ from models.t5 import EncoderDecoder
 from models.transformer.adapters import TARGETS
 from models.transformer.block import PLACEMENTS
 from models.transformer.mlp import ACTIVATIONS, FEED_FORWARD, GATED
-from models.transformer.task_head import STEPS, Task
+from models.transformer.task_head import MIXES, STEPS, Task
 from models.transformer_xl import POSITIONS as RECURRENT_POSITIONS
 from models.transformer_xl import TransformerXL
 from models.xlnet import XLNet
@@ -64,6 +64,8 @@ def build(section: Mapping, task: Task | None = None) -> nn.Module:
     """
     # JSON has no tuples; Flax needs hashable fields.
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in section.items()}
+    if fields.get("mix", "none") != "none" and task is None:
+        raise ModelError(f"config.model.mix={fields['mix']}: the head of a task reads it. Set it to none.")
     for name, problem in _mistakes(SimpleNamespace(**fields)):
         raise ModelError(f"config.model.{name}={fields[name]}: {problem}")
     return KINDS[fields.pop("kind")](**fields, task=task)
@@ -74,6 +76,8 @@ def _mistakes(f: SimpleNamespace) -> Iterator[tuple[str, str]]:
     for name, choices in [("kind", KINDS), *CHOICES[""].items(), *CHOICES.get(f.kind, {}).items()]:
         if getattr(f, name) not in choices:
             yield name, f"unknown. Use one of: {', '.join(choices)}."
+    if getattr(f, "mix", "none") not in MIXES:
+        yield "mix", f"unknown. Use one of: {', '.join(MIXES)}."
     for step in set(getattr(f, "summary", ())) - set(STEPS):
         yield "summary", f"{step} is unknown. Use: {', '.join(STEPS)}."
     # Encoder-decoders always state their head size, which need not be width / heads (T5-11B: 128 heads of 128).

@@ -97,6 +97,7 @@ class Decoder(Model):
         carried: Mapping[str, Any] | None = None,
         row: jax.Array | None = None,
         train: bool = False,
+        layers: bool = False,
     ) -> Output:
         """tokens [B, T] int32 -> hidden [B, T, D] in `dtype`, after the last norm.
 
@@ -105,6 +106,7 @@ class Decoder(Model):
         segments [B, T]: documents of a row; a token sees its own alone, and 0 is padding.
         carried: what `init_cache` or the call before returned. Then segments only mark padding, at the right end of a
             prompt, with 0.
+        layers: whether to return the states of all layers.
         """
         length = tokens.shape[1]
         carried = dict(carried or {})
@@ -124,13 +126,15 @@ class Decoder(Model):
         key = self.dropout_key(train, *rates)
         x = dropout(x, self.dropout_embedding, key, row)
         x = nn.with_logical_constraint(x, ("batch", "length", None))
-        x, carried = self.stack(self.stacked, x, Context(mask, row, positions, train=train), carried, key)
+        context, keep = Context(mask, row, positions, train=train), layers or self.mixes
+        x, carried, states = self.stack(self.stacked, x, context, carried, key, keep)
         if self.placement == "pre":
             x = self.final_norm(x)
         if cache is not None:
             carried["attention"] = carried["attention"].advance(length, segments)
-        self.init_heads(x)
-        return Output(x, carried)
+        output = self.output(x, carried, states)
+        self.init_heads(output.hidden)
+        return output
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         """Inputs of the output head: hidden [..., D], matrix [V, D], bias [V] or None."""

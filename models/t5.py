@@ -85,6 +85,7 @@ class EncoderDecoder(Model):
         self.decoder_positions = self._table("decoder_positions", table_std)
         self.encoder_embedding_norm, self.decoder_embedding_norm = self._norms(self.embedding_norm)
         self.encoder_norm, self.decoder_norm = self._norms(self.final_norm)
+        self.make_mix()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -105,6 +106,7 @@ class EncoderDecoder(Model):
         carried: Mapping[str, Any] | None = None,
         row: jax.Array | None = None,
         train: bool = False,
+        layers: bool = False,
     ) -> Output:
         """inputs [B, S] and tokens [B, T] int32 -> the decoder's hidden [B, T, D] in `dtype`, after its last norm.
 
@@ -114,10 +116,11 @@ class EncoderDecoder(Model):
             or from the cache's end.
         carried: what `init_cache` or the call before returned, in place of inputs. Then segments only mark padding, at
             the right end of a prompt, with 0.
+        layers: whether to return the states of all layers of both stacks.
         """
         carried = dict(carried or {})
         row = jnp.arange(len(tokens)) if row is None else row
-        keys = self._keys(train)
+        keys, source_layers = self._keys(train), None
         if carried:
             # Keys and values of the inputs are in the cache, so the encoder does not run.
             cache, source = carried["attention"], Source(None, Mask(key_valid=carried["cross_attention"].valid))
@@ -125,7 +128,7 @@ class EncoderDecoder(Model):
             self.check_length(tokens.shape[1], cache.capacity)
             positions = cache.slots(tokens.shape[1]) if positions is None else positions
         else:
-            hidden = self._encode(inputs, input_segments, input_positions, keys, row, train)
+            hidden, source_layers = self._encode(inputs, input_segments, input_positions, keys, row, train, layers)
             source = Source(hidden, _source_mask(segments, input_segments))
             mask = Mask(causal=True, query_segments=segments)
         # The decoder's own tables and norms; the token table is the encoder's too.
@@ -133,16 +136,18 @@ class EncoderDecoder(Model):
         x = self._embed(tokens, positions, *own, keys.get("tokens"), row)
         bias = self._bucket_bias(self.decoder_bias, both_ways=False)
         context = Context(mask, row, bias=bias, source=source, train=train)
-        x, carried = self.decoder_stack(self.decoder["layers"], x, context, carried, keys.get("decoder"))
+        key, keep = keys.get("decoder"), layers or self.mixes
+        x, carried, states = self.decoder_stack(self.decoder["layers"], x, context, carried, key, keep)
         x = self._end_stack(x, self.decoder_norm, keys.get("hidden"), row)
         if carried:
             carried["attention"] = carried["attention"].advance(tokens.shape[1], segments)
-        self.init_heads(x)
-        return Output(x, carried)
+        output = self.output(x, carried, states, source_layers)
+        self.init_heads(output.hidden)
+        return output
 
     def encode(self, inputs: jax.Array, input_segments: jax.Array | None = None) -> jax.Array:
         """inputs [B, S] int32 -> the encoder's output [B, S, D], after its last norm."""
-        return self._encode(inputs, input_segments, None, {}, None, False)
+        return self._encode(inputs, input_segments, None, {}, None, False)[0]
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array | None]:
         """Inputs of the output head: hidden [..., D], matrix [V, D], bias [V] or None."""
@@ -170,14 +175,16 @@ class EncoderDecoder(Model):
         heads_first = jnp.swapaxes(key, 2, 3), jnp.swapaxes(value, 2, 3)
         return {"attention": empty, "cross_attention": SourceCache(*heads_first, valid)}
 
-    def _encode(self, inputs, segments, positions, keys, row, train):
+    def _encode(self, inputs, segments, positions, keys, row, train, keep=False):
+        """(the encoder's output, the states of all layers if `keep` else None)."""
         own = self.encoder_positions, self.encoder_embedding_norm
         x = self._embed(inputs, positions, *own, keys.get("inputs"), row)
         # Half of the encoder's buckets are for keys after the query; the decoder has none there.
         bias = self._bucket_bias(self.encoder_bias, both_ways=True)
         context = Context(Mask(query_segments=segments), row, bias=bias, train=train)
-        x, _ = self.encoder_stack(self.encoder["layers"], x, context, {}, keys.get("encoder"))
-        return self._end_stack(x, self.encoder_norm, keys.get("encoded"), row)
+        x, _, states = self.encoder_stack(self.encoder["layers"], x, context, {}, keys.get("encoder"), keep)
+        x = self._end_stack(x, self.encoder_norm, keys.get("encoded"), row)
+        return x, None if states is None else jnp.concatenate([states[:-1], x[None]])
 
     def _embed(self, tokens, positions, table, norm, key, row):
         """Input of a stack, whose learned positions are in `table`."""

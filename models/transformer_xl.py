@@ -85,6 +85,7 @@ class TransformerXL(RecurrentModel):
         carried: Mapping[str, Any] | None = None,
         row: jax.Array | None = None,
         train: bool = False,
+        layers: bool = False,
     ) -> Output:
         """tokens [B, T] int32 -> hidden [B, T, D].
 
@@ -92,6 +93,7 @@ class TransformerXL(RecurrentModel):
             row's first document.
         reset [B] bool: these lanes start a new stream and forget their memory.
         carried: what the lanes' previous call or `init_memory`, unboxed, returned; or `init_cache`, to decode.
+        layers: whether to return the states of all layers.
         """
         T, S = tokens.shape[1], tokens.shape[1] + self.memory
         carried = dict(carried or {})
@@ -118,9 +120,9 @@ class TransformerXL(RecurrentModel):
             rows = drop(distance_table(T, reach, self.width, self.clamp).astype(self.dtype), 1)
             biases = (self.content_bias, self.position_bias) if self.shared_biases else (None, None)
             context = context.replace(distances=Distances(rows, *biases))
-        x, carried = self.stack(self.stacked, x, context, carried, key)
-        x = drop(x, 2, row)
-        return Output(x, {name: one.advance(T, segments) for name, one in carried.items()})
+        x, carried, states = self.stack(self.stacked, x, context, carried, key, layers or self.mixes)
+        carried = {name: one.advance(T, segments) for name, one in carried.items()}
+        return self.output(drop(x, 2, row), carried, states)
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array] | None:
         """Inputs of the output head: hidden [..., E] after projection, matrix [V, E], bias [V].

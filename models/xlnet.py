@@ -58,6 +58,7 @@ class XLNet(RecurrentModel):
         carried: Mapping[str, Any] | None = None,
         row: jax.Array | None = None,
         train: bool = False,
+        layers: bool = False,
     ) -> Output:
         """tokens [B, T] int32 -> hidden [B, T, D] of h; with `slots` [B, K], of g at these positions: [B, K, D].
 
@@ -68,6 +69,7 @@ class XLNet(RecurrentModel):
         backward [B] bool: rows in reverse reading order, whose distances are negated.
         reset [B] bool: these lanes start a new stream and forget their memory.
         carried: what the lanes' previous call or `init_memory`, unboxed, returned.
+        layers: whether to return the states of all layers of h; not with `slots`.
         """
         (B, T), carried = tokens.shape, dict(carried or {})
         self.check_length(T)
@@ -123,14 +125,16 @@ class XLNet(RecurrentModel):
         context = Context(
             mask, row, distances=distances, segment_ids=segment_ids, query_stream=query_stream, train=train
         )
-        x, carried = self.stack(self.stacked, x, context, carried, key)
+        x, carried, states = self.stack(self.stacked, x, context, carried, key, layers or self.mixes)
         if slots is not None:
+            states = None  # of two streams
             x = x[:, T:]
             if positions.shape != slots.shape:  # XLA cannot slice an odd length from an axis that a mesh splits
                 x = nn.with_logical_constraint(x, ("batch", None, None))[:, : slots.shape[1]]
-        hidden = drop(x, 2, row)
-        self.init_heads(hidden)
-        return Output(hidden, {name: one.advance(min(self.reuse, T), None) for name, one in carried.items()})
+        carried = {name: one.advance(min(self.reuse, T), None) for name, one in carried.items()}
+        output = self.output(drop(x, 2, row), carried, states)
+        self.init_heads(output.hidden)
+        return output
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Inputs of the output head: hidden [..., D], matrix [V, D], bias [V]."""

@@ -45,8 +45,11 @@ class Stack:
         keys = jax.random.split(key, self.groups or self.layers)
         return nn.meta.add_axis(draw(keys), 0, {nn.PARTITION_NAME: "layers"})
 
-    def __call__(self, params: Mapping, x: jax.Array, context: Context, carried: Mapping, key: jax.Array | None):
-        """x [B, T, D] -> [B, T, D], and `carried` after the last layer. `key` feeds dropout, None if it is off."""
+    def __call__(self, params: Mapping, x: jax.Array, context: Context, carried: Mapping, key, keep: bool = False):
+        """(x [B, T, D] and `carried` after the last layer, all states [L + 1, B, T, D], x first, if `keep` else None).
+
+        `key` feeds dropout, None if it is off.
+        """
 
         def apply(block, x, carried, params, layer):
             # By layer index, not by splitting: scanned, unrolled and shared layers draw the same.
@@ -54,42 +57,47 @@ class Stack:
             return block.apply({"params": params}, x, context.replace(layer=layer), carried, rngs=rngs)
 
         runs = [self._remat(functools.partial(apply, block)) for block in self.blocks]
-        period, carry = len(runs), (x, dict(carried))
+        period, carry, states = len(runs), (x, dict(carried)), [x]
         shared_by = self._layers_per_set
         if not self.scan or isinstance(params, tuple):
             for first, own in zip(range(0, self.layers, shared_by), unstack_layers(params), strict=True):
                 for layer in range(first, first + shared_by):
                     carry = runs[layer % period](*carry, own, layer)
-            return carry
+                    states.append(carry[0])
+            return *carry, jnp.stack(states) if keep else None
         if shared_by > 1:
-            return self._scan_shared(runs, shared_by, carry, params)
+            carry, layers = self._scan_shared(runs, shared_by, carry, params, keep)
+            return *carry, _all_states(x, layers)
 
         def run_period(carry, params_and_layer):
-            params, layer = params_and_layer
+            (params, layer), states = params_and_layer, []
             for offset, (run, own) in enumerate(zip(runs, unstack_layers(params), strict=True)):
                 carry = run(*carry, own, layer + offset)
-            return carry, None
+                states.append(carry[0])
+            return carry, jnp.stack(states) if keep else None
 
         # One scan step runs a whole period, so that each block's pattern is static in the compiled loop.
         periods = self.layers // period
         split = jax.tree.map(lambda p: p.reshape(periods, period, *p.shape[1:]), params)
-        carry, _ = jax.lax.scan(run_period, carry, (split, period * jnp.arange(periods)))
-        return carry
+        carry, layers = jax.lax.scan(run_period, carry, (split, period * jnp.arange(periods)))
+        return *carry, _all_states(x, layers)
 
-    def _scan_shared(self, runs, shared_by: int, carry, params: Mapping):
+    def _scan_shared(self, runs, shared_by: int, carry, params: Mapping, keep: bool):
         # Two nested loops. The inner one sums the gradients of the parameters its layers share; repeating parameters
         # to [L, ...] before one loop would hold L gradients.
         def run_group(carry, own_and_first):
             own, first = own_and_first
 
             def run_period(carry, layer):
+                states = []
                 for offset, run in enumerate(runs):
                     carry = run(*carry, own, layer + offset)
-                return carry, None
+                    states.append(carry[0])
+                return carry, jnp.stack(states) if keep else None
 
-            return jax.lax.scan(run_period, carry, first + jnp.arange(0, shared_by, len(runs)))[0], None
+            return jax.lax.scan(run_period, carry, first + jnp.arange(0, shared_by, len(runs)))
 
-        return jax.lax.scan(run_group, carry, (params, jnp.arange(0, self.layers, shared_by)))[0]
+        return jax.lax.scan(run_group, carry, (params, jnp.arange(0, self.layers, shared_by)))
 
     def _remat(self, run):
         if self.remat == "none":
@@ -97,6 +105,11 @@ class Stack:
         # The barrier against merging forward and backward is needed only in unrolled layers: the body of a scan is
         # compiled apart from its backward pass anyway.
         return jax.checkpoint(run, policy=REMAT[self.remat], prevent_cse=not self.scan)
+
+
+def _all_states(x: jax.Array, layers: jax.Array | None) -> jax.Array | None:
+    """[L + 1, B, T, D] of a stack's input and what its loops kept, [..., B, T, D]; None if that is None."""
+    return None if layers is None else jnp.concatenate([x[None], layers.reshape(-1, *x.shape)])
 
 
 def stack_param(module: nn.Module, name: str, init: Callable, *args):

@@ -22,15 +22,21 @@ from models.transformer.cache import Memory
 from models.transformer.layer_stack import Stack, stack_param
 from models.transformer.mlp import FeedForward
 from models.transformer.relative_attention import RelativeSelfAttention
-from models.transformer.task_head import Head, Task
+from models.transformer.task_head import Head, ScalarMix, Task
 
 
 @struct.dataclass
 class Output:
-    """Hidden states [B, T, D], and the updated memories or caches, by name of the branch that carries them."""
+    """Hidden states [B, T, D], and the updated memories or caches, by name of the branch that carries them.
+
+    layers: if asked for, embeddings and the states after each layer, [L + 1, B, T, D]; the last are those after the
+        last norm. source_layers: the same of an encoder-decoder's encoder.
+    """
 
     hidden: jax.Array
     carried: Mapping[str, Any]
+    layers: jax.Array | None = None
+    source_layers: jax.Array | None = None
 
 
 class Model(nn.Module):
@@ -40,7 +46,7 @@ class Model(nn.Module):
     causal: ClassVar[bool]
     single_softmax: ClassVar[bool] = True
     # Patterns of parameters above all layers: those of the heads, and norms of the last states.
-    head_params: ClassVar[tuple[str, ...]] = ("head", "head_bias", "task_head")
+    head_params: ClassVar[tuple[str, ...]] = ("head", "head_bias", "task_head", "scalar_mix")
     final_norms: ClassVar[tuple[str, ...]] = ("final_norm",)
     has_discriminator: ClassVar[bool] = False
     summary_place: ClassVar[str] = "last"  # the token that stands for its row in tasks: first, or last
@@ -64,6 +70,7 @@ class Model(nn.Module):
     lora_targets: tuple[str, ...]
     adapter: int
     summary: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
+    mix: str = dataclasses.field(default="none", kw_only=True)
     task: Task | None = dataclasses.field(default=None, kw_only=True)
 
     def make_layers(self) -> None:
@@ -72,11 +79,34 @@ class Model(nn.Module):
         # refuses, whatever `attention_path` names.
         self.stack = self.build_stack("reference" if self.is_initializing() else self.attention_path)
         self.stacked = stack_param(self, "layers", self._init_stack)
+        self.make_mix()
 
     def build_stack(self, backend: str) -> Stack:
         """All layers, with attention computed by `backend`; blocks follow the attention patterns in turn."""
         blocks = tuple(self._block(pattern, backend) for pattern in self.attention)
         return Stack(blocks, self.layers, self.scan, self.remat)
+
+    def output(self, hidden: jax.Array, carried: Mapping, states: jax.Array | None = None, source=None) -> Output:
+        """The Output of a call. states: those that the stack kept; in a task with `mix`, `hidden` becomes their mix."""
+        if states is None:
+            return Output(hidden, carried)
+        layers = jnp.concatenate([states[:-1], hidden[None]])
+        return Output(self.scalar_mix(layers) if self.mixes else hidden, carried, layers, source)
+
+    def make_mix(self) -> None:
+        """Create the mix of layers, if a task reads one; called in `setup`."""
+        if self.mixes:
+            self.scalar_mix = ScalarMix(self.norm_epsilon if self.mix == "normed" else None, self.param_dtype)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether the head of a task reads a mix of all layers."""
+        return self.mix != "none" and self.task is not None
+
+    @staticmethod
+    def mix_weights(params: Mapping) -> list[float]:
+        """The weight of each layer in the mix, embeddings first; they sum to 1."""
+        return jax.nn.softmax(params["scalar_mix"]["weights"]).tolist()
 
     def vocab_bias(self) -> jax.Array:
         """Create the bias [V] of the logits."""
@@ -188,7 +218,7 @@ class Model(nn.Module):
         if not (self.lora or self.adapter):
             return ()
         # Adapters learn next to the norms (Houlsby et al. 2019, section 2.1).
-        return ("*", "!*/lora_?", "!task_head", *["!*_adapter/*", "!*norm"] * bool(self.adapter))
+        return ("*", "!*/lora_?", "!task_head", "!scalar_mix", *["!*_adapter/*", "!*norm"] * bool(self.adapter))
 
     def _feed_forward(self, **options) -> Callable[..., FeedForward]:
         return functools.partial(FeedForward, ff=self.ff, activation=self.activation, **self._shared, **options)

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from models.layers.dropout import dropout
-from models.layers.init import normal
+from models.layers.init import constant, normal
 from models.layers.linear import Linear
 from models.transformer.mlp import ACTIVATIONS
 
 DENSE, DROPOUT = "dense", "dropout"
 STEPS = (DENSE, DROPOUT, "tanh", *ACTIVATIONS)  # what a model's `summary` may name
+MIXES = ("none", "plain", "normed")  # values of a model's `mix`
 HEAD_STD = 0.02  # initial standard deviation of heads, as in the releases of BERT, RoBERTa, XLNet and GPT
 
 
@@ -58,3 +59,23 @@ class Head(nn.Module):
             else:
                 x = jnp.tanh(x) if step == "tanh" else ACTIVATIONS[step](x)
         return Linear(width, {None: self.outputs}, bias=self.bias, name="out", **shared)(x).astype(jnp.float32)
+
+
+class ScalarMix(nn.Module):
+    """gamma * sum_j softmax(weights)_j h_j over layers, of equal weight at the start (Peters et al. 2018, equation 1).
+
+    epsilon: that of a layer norm of each h_j, without parameters; None: no norm.
+    """
+
+    epsilon: float | None
+    param_dtype: str
+
+    @nn.compact
+    def __call__(self, layers: jax.Array) -> jax.Array:
+        """layers [L + 1, ..., D] -> [..., D]."""
+        weights = self.param("weights", constant(0.0, None), layers.shape[:1], self.param_dtype)
+        gamma = self.param("gamma", constant(1.0), (), self.param_dtype)
+        x = layers.astype(jnp.float32)
+        if self.epsilon is not None:
+            x = jax.nn.standardize(x, axis=-1, epsilon=self.epsilon)
+        return (gamma * jnp.tensordot(jax.nn.softmax(weights), x, axes=1)).astype(layers.dtype)

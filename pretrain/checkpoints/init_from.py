@@ -26,7 +26,7 @@ RANGE = ("attention", "context", "memory", "reuse", "same_length")
 # and sizes, which the shapes of parameters show.
 SIZES = ("vocab_size", "cutoffs", "embed", "divisor", "types", "languages", "position_axes", "buckets")
 SIZES += ("layers", "decoder_layers", "groups", "generator_size")
-SIZES += ("lora", "lora_alpha", "lora_targets", "adapter")
+SIZES += ("lora", "lora_alpha", "lora_targets", "adapter", "mix")
 SIZES += ("width", "heads", "kv_heads", "head_size", "query_size", "ff", "pair_head")
 # Sizes that shapes do not show if layers share parameters.
 SHARING = ("layers", "groups")

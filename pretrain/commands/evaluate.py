@@ -113,6 +113,8 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         for split in splits:
             results[split] = score(run, params, split, timed=True, report=print_on_host0, **options)
             results[split] |= compressed.get(split, {})
+            if spec.model.mixes:
+                results[split]["mix"] = spec.model.mix_weights(spec.to_global(params))
             if arguments.word_level:
                 # As the literature has it for sub-word models: exp(total nll / (words + line ends)).
                 nats = results[split]["nll"] / results[split]["words"]
@@ -172,14 +174,16 @@ def report(result: dict, step: int, split: str, objective, arguments: Evaluate) 
     signatures = result["predictions"].signatures() if "predictions" in result else {}
     names, result = [*names, *signatures], result | signatures
     row = {"step": step, "split": split} | {name: result[name] for name in names if name in result}
-    tasks = result.get("tasks", {})
+    tasks, more = result.get("tasks", {}), {name: result[name] for name in ("tasks", "mix") if result.get(name)}
     if arguments.format == "json":
-        print(one_line(row | ({"tasks": tasks} if tasks else {})))
+        print(one_line(row | more))
         return
     show(
         f"checkpoint {step} on {split}, {result['scope']}",
         ("measure", "value"),
         [[n, row[n]] for n in names if n in row],
     )
+    if weights := result.get("mix"):
+        show("layers that the head reads (model.mix), 0 for embeddings", ("layer", "weight"), [*enumerate(weights)])
     for task, figures in tasks.items():
         show(f"{figures['examples']:,} examples of {task}", ("measure", "value"), list(figures.items()))

@@ -39,6 +39,7 @@ COMMAND_LINES = [
     ([*SST2, "--config.objective.metrics=('acuracy',)"], "metrics=acuracy"),
     ([*SST2, "--config.objective.metrics=('span_f1',)"], "metrics=span_f1"),
     ([*SQUAD, "--config.data.length=64"], "data.length=64"),
+    (small(model__mix="plain"), "model.mix=plain"),
     (["evaluate"], "--workdir"),
     (["evaluate", "--workdir=RUN", "--format=xml"], "--format"),
     (["evaluate", "--workdir=RUN", "--gzip=yes"], "--gzip"),

@@ -68,6 +68,33 @@ def test_import_computes_their_numbers(there_and_back):
         np.testing.assert_allclose(values[name], numbers, atol=tolerance, rtol=0, err_msg=name)
 
 
+LAYERS = ["gpt2", "albert", "xlnet", "bart", "xlm_languages", "electra", "t5_v1_1", "qwen3"]
+
+
+@pytest.mark.parametrize("there_and_back", LAYERS, indirect=True)
+def test_layers_are_their_hidden_states(there_and_back):
+    """Embeddings and every layer of each stack, scanned and unrolled."""
+    case, model, _, workdir, _ = there_and_back
+    ids = {name: torch.tensor(rows) for name, rows in hub.batch(peer.CASES[case][1]["vocab_size"]).items()}
+    theirs, ours = {"input_ids": ids["read"]}, {"tokens": ids["read"].numpy()}
+    if case in hub.SEQUENCE:
+        shifted = hub.shifted(case, ids["written"].numpy())
+        theirs["decoder_input_ids"], ours = torch.tensor(shifted), {"inputs": ours["tokens"], "tokens": shifted}
+    if case == "xlm_languages":
+        theirs["langs"] = ids["read"] % 3
+        ours["languages"] = theirs["langs"].numpy()
+    with torch.no_grad():
+        output = model(**theirs, output_hidden_states=True)
+    run = pretrain.open(workdir)
+    sides = {"layers": output.get("hidden_states") or output.get("decoder_hidden_states")}
+    sides |= {"source_layers": output.encoder_hidden_states} if case in hub.SEQUENCE else {}
+    for scan in (True, False):
+        found = jax.jit(run.model.clone(scan=scan).apply, static_argnames="layers")(run.variables, **ours, layers=True)
+        for side, states in sides.items():
+            expected = np.stack([state.numpy() for state in states])
+            np.testing.assert_allclose(getattr(found, side), expected, atol=1e-4, rtol=0, err_msg=side)
+
+
 def test_export_loads_and_computes_their_numbers(there_and_back):
     case, model, _, _, back = there_and_back
     again, report = auto_class(case).from_pretrained(back, output_loading_info=True)

@@ -204,3 +204,41 @@ def test_several_labels_a_row_are_refused(problem, tmp_path):
     with pytest.raises(UserError, match=f"problem_type={problem} with 3 labels"):
         import_folder(str(tmp_path / "theirs"), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+MIXED = {"BertForSequenceClassification": "bert", "GPT2ForSequenceClassification": "gpt2"}
+
+
+@pytest.mark.parametrize("mix", ["plain", "normed"])
+@pytest.mark.parametrize("kind", MIXED)
+def test_mix_of_hidden_states(kind, mix, tmp_path):
+    """gamma times the weighted sum of `output_hidden_states`, read by the class's head; layers scanned and not."""
+    model = made(kind, MIXED[kind], tmp_path / "theirs")
+    import_folder(str(tmp_path / "theirs"), str(tmp_path / "run"))
+    ids, segments, labels = rows_of(model)
+    config = configs.saved(str(tmp_path / "run"))
+    params = TrainSpec.build(config).restore_params(Checkpoints(str(tmp_path / "run")), 0)
+    weights, gamma = np.random.default_rng(1).standard_normal(model.config.num_hidden_layers + 1), 1.7
+    params["scalar_mix"] = {"weights": jnp.float32(weights), "gamma": jnp.float32(gamma)}
+
+    with torch.no_grad():
+        given = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(segments)}
+        output = model.base_model(**given, output_hidden_states=True)
+        states = torch.stack(output.hidden_states)
+        if mix == "normed":
+            norm = model.config.layer_norm_eps if kind.startswith("Bert") else model.config.layer_norm_epsilon
+            states = torch.nn.functional.layer_norm(states, states.shape[-1:], eps=norm)
+        mixed = gamma * torch.einsum("l,lbtd->btd", torch.softmax(torch.tensor(weights).float(), 0), states)
+        if kind.startswith("Bert"):
+            expected = model.classifier(model.bert.pooler(mixed))
+        else:
+            expected = model.score(mixed[range(2), np.array(LENGTHS) - 1])
+    for scan in (True, False):
+        with config.unlocked():
+            config.model.update(dtype="float32", mix=mix, scan=scan)
+        spec = TrainSpec.build(config)
+        batch = {name: jnp.zeros(f.shape, f.dtype) for name, f in spec.features(2, ids.shape[1]).items()}
+        batch |= {"tokens": jnp.asarray(ids), "segments": jnp.asarray(segments), "labels": jnp.asarray(labels)}
+        batch["positions"] = jnp.broadcast_to(jnp.arange(ids.shape[-1]), ids.shape)
+        _, outputs, _ = spec.objective.evaluate(BoundModel(spec.model, params, spec.inputs), batch, {})
+        np.testing.assert_allclose(outputs["logits"], expected.numpy(), atol=1e-4, rtol=0)
