@@ -1,7 +1,7 @@
 """`train.start_from`: initial parameters from another run's checkpoint, matched by name and shape."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -11,7 +11,7 @@ from input_pipeline import pipeline
 from input_pipeline.tokenizers import store as tokenizer_store
 from pretrain import changes
 from pretrain import config as configs
-from pretrain.checkpoints import restore
+from pretrain.checkpoints import integrity, restore
 from pretrain.checkpoints.restore import Checkpoints
 from pretrain.distributed.consensus import on_all_hosts, on_host0
 from pretrain.errors import UserError, join_some
@@ -109,6 +109,16 @@ class Weights:
         }
         params = restore.read_parts(self.folder, {"params": unflatten_dict(wanted, sep="/")})["params"]
         return unflatten_dict(here | _flatten(params), sep="/"), self._report(there, here, common, model)
+
+    def base(self, frozen: Collection[str], params) -> restore.Base | None:
+        """The checkpoint as the base of a run's `frozen` parameters: of those that it holds in the same type."""
+        there, here = self._metadata(), _flatten(params)
+        names = [
+            name for name in _common_names(there, here) if name in frozen and there[name].dtype == here[name].dtype
+        ]
+        if not names:
+            return None
+        return restore.Base(self.folder, on_host0(lambda: integrity.fingerprint(self.folder)), tuple(names))
 
     def _metadata(self) -> dict:
         return on_all_hosts(lambda: _flatten(restore.read_metadata(self.folder)["params"]))

@@ -46,6 +46,7 @@ class CheckpointManager(Checkpoints):
         """`options` is `config.checkpoint`. Removes what a killed process was writing or deleting."""
         super().__init__(workdir)
         self.options = options
+        self.base: restore.Base | None = None  # holds parameters that checkpoints leave out
         self.newest = 0  # newest step known to be complete, in process 0
         self._saved = set()  # steps that need no saving: restored or saved by this run
         self._saving: int | None = None  # step whose save has started and is not known to be complete
@@ -90,6 +91,9 @@ class CheckpointManager(Checkpoints):
         # `newest` is set by process 0 alone, which also writes this item.
         data = {"step": step, "position": position, restore.BEFORE: self.newest} | (origin or {})
         data |= {restore.BAD: bad} if bad else {}
+        if self.base:
+            state = state.replace(params=self.base.split(state.params)[0])
+            data[restore.BASE] = self.base.notes(self.folder)
         items = {
             STATE: ocp.args.StandardSave(state, save_args=params_only.chunked_save_args(state)),
             DATA: ocp.args.JsonSave(data),
@@ -171,7 +175,8 @@ class CheckpointManager(Checkpoints):
         folder = self.workdir.checkpoint(step)
         data = restore.read_data(folder)
         restore.check_origin(folder, data, origin or {})
-        state = restore.read_state(folder, vars(shapes))
+        restore.check_base(folder)
+        state, self.base = restore.read_state(folder, vars(shapes)), restore.Base.of(folder)
         on_host0(lambda: self._adopt(step, damaged))
         for number, damage in damaged.items():
             report(f"warning: checkpoint {number} is damaged ({damage}), moved to {self.workdir.broken.name}/")

@@ -1,5 +1,6 @@
 """Reading checkpoints: which one, whether its files are intact, and its arrays into any sharding."""
 
+import dataclasses
 import json
 import math
 import os
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from orbax.checkpoint._src.path import gcs_utils
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
@@ -22,7 +23,7 @@ from pretrain.checkpoints import integrity
 from pretrain.distributed.consensus import allgather_json, on_all_hosts, on_host0
 from pretrain.distributed.init import print_on_host0
 from pretrain.errors import UserError, join_some
-from pretrain.workdir import FRESH_START, LOSS, POSITION, STATE, Workdir
+from pretrain.workdir import FRESH_START, LOSS, POSITION, STATE, Workdir, exists
 
 # Keys of the item `data`, beside `step`, `position` and the fingerprints of `tokenizer`, `text` and `teacher`.
 BAD = "bad_in_row"  # updates in a row, up to this step, without a finite loss or gradient; absent for none
@@ -30,12 +31,52 @@ CONFIG = "config"  # the config it was made with
 TOKENS = "tokens"  # tokens read in training up to this step; absent in older checkpoints
 BEFORE = "before"  # step of the run's previous checkpoint; 0 for none
 WEIGHTS_ONLY = "weights_alone"  # true for parameters without optimizer state, such as imported ones
+BASE = "base"  # folder, fingerprint and names: where frozen parameters are, which this one leaves out
 UNTRAINED = "untrained"  # modules that an import found no weights for; absent for none
 
 SHOWN = 3  # differences between two trees that a message names
 TRIES = 3  # reads of checkpoints that a training run deletes meanwhile
 
 Result = TypeVar("Result")
+
+
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """The checkpoint that a run began from, as the place of those of its frozen parameters that it holds."""
+
+    folder: Path
+    fingerprint: str
+    names: tuple[str, ...]  # paths of the parameters
+
+    @classmethod
+    def of(cls, folder: Path) -> "Base | None":
+        """The base of the checkpoint in `folder`, if it has one. Errors: UserError if it is missing or changed."""
+        if not (notes := read_notes(folder).get(BASE)):
+            return None
+        name = notes["folder"]
+        path = io.open_path(name) if io.is_remote(name) else folder.parent / name
+        gone = not exists(path / POSITION)
+        if gone or integrity.fingerprint(path) != notes["fingerprint"]:
+            problem = "is missing" if gone else "has changed"
+            raise UserError(f"checkpoint {folder.name} in {folder.parent}: its base {path} {problem}. Restore that.")
+        return cls(path, notes["fingerprint"], tuple(notes["names"]))
+
+    def notes(self, checkpoints: Path) -> dict:
+        """What a checkpoint in the folder `checkpoints` notes of it; a base there goes where that folder goes."""
+        own = self.folder.parent == checkpoints
+        return vars(self) | {"folder": self.folder.name if own else str(self.folder), "names": list(self.names)}
+
+    def split(self, params) -> tuple[dict, dict]:
+        """(parameters that a checkpoint holds itself, those of the base), of a tree."""
+        flat = flatten_dict(params, sep="/")
+        here = {name: leaf for name, leaf in flat.items() if name not in self.names}
+        there = {name: flat[name] for name in flat.keys() - here.keys()}
+        return unflatten_dict(here, sep="/"), unflatten_dict(there, sep="/")
+
+    def join(self, params, there) -> dict:
+        """The inverse of `split`; `there` may be of all parameters of the base."""
+        there = {name: leaf for name, leaf in flatten_dict(there, sep="/").items() if name in self.names}
+        return unflatten_dict(flatten_dict(params, sep="/") | there, sep="/")
 
 
 def find_damage(folder: Path) -> str | None:
@@ -51,9 +92,16 @@ def find_damage(folder: Path) -> str | None:
 
 
 def check_intact(folder: Path) -> None:
-    """Raises UserError where a checkpoint's files are damaged."""
+    """Raises UserError where the files of a checkpoint, or of its base, are damaged."""
     if damage := find_damage(folder):
         raise UserError(f"checkpoint {folder.name} is damaged: {damage}. Choose another.")
+    check_base(folder)
+
+
+def check_base(folder: Path) -> None:
+    """Raises UserError where the base of a checkpoint is missing, changed or damaged."""
+    if base := on_all_hosts(lambda: Base.of(folder)):
+        check_intact(base.folder)
 
 
 def read_data(folder: Path) -> dict:
@@ -121,6 +169,16 @@ def read_state(folder: Path, wanted: dict, subset: bool = False) -> dict:
 
 def read_parts(folder: Path, wanted: dict) -> dict:
     """The arrays of `wanted`, part of a checkpoint's tree, as shapes, types and shardings. Reads no more than that."""
+    if "params" in wanted and (base := Base.of(folder)):
+        here, there = base.split(wanted["params"])
+        own = {part: tree for part, tree in (wanted | {"params": here}).items() if part != "params" or here}
+        found = _read(folder, own) if own else {}
+        more = read_parts(base.folder, {"params": there})["params"] if there else {}
+        return found | {"params": base.join(found.get("params", {}), more)}
+    return _read(folder, wanted)
+
+
+def _read(folder: Path, wanted: dict) -> dict:
     # Restore arguments carry each leaf's sharding and type, so that arrays are cast and placed as they are read.
     arguments = ocp.args.PyTreeRestore(
         item=wanted, restore_args=ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True
@@ -137,8 +195,11 @@ def read_parameter(folder: Path, path: str, dtype) -> np.ndarray:
 
 
 def read_metadata(folder: Path) -> dict:
-    """Shape and type of each array of a checkpoint's train state, as a tree."""
-    return _handler(folder).metadata(epath.Path(str(folder / STATE))).tree
+    """Shape and type of each array of a checkpoint's train state, as a tree; those of its base included."""
+    tree = _handler(folder).metadata(epath.Path(str(folder / STATE))).tree
+    if base := Base.of(folder):
+        tree = {**tree, "params": base.join(tree["params"], read_metadata(base.folder)["params"])}
+    return tree
 
 
 def check_fits(folder: Path, wanted: dict, subset: bool = False) -> None:

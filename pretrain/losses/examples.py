@@ -108,7 +108,7 @@ class ClassificationAndText(Classification):
     lm_weight: float = 0.0
 
     batch_features = ("labels", "weights", "segments", "tokens")
-    needs = "a causal model with one softmax for objective.lm_weight"
+    needs = "a causal model with one softmax, without model.mix, for objective.lm_weight"
 
     @classmethod
     def from_config(cls, config, model) -> "ClassificationAndText":
@@ -120,7 +120,7 @@ class ClassificationAndText(Classification):
 
     @classmethod
     def serves(cls, model) -> bool:
-        return super().serves(model) and model.causal and model.single_softmax
+        return super().serves(model) and model.causal and model.single_softmax and not model.mixes
 
     @property
     def terms(self) -> Mapping[str, float]:

@@ -186,8 +186,13 @@ def restore_or_init(run: RunParts, checkpoints: CheckpointManager, weights: Weig
             # Held out by document, so the share of tokens is only about data.holdout.
             share, tokens = run.config.data.holdout, run.corpus.tokens("validation")
             report(f"{share:.3g} of data.train ({tokens:,} tokens) is held out for validation (config.data.holdout)")
+        if weights:
+            checkpoints.base = weights.base(spec.partition.frozen, shapes.params)
         return _init(run, weights, report), 0, 0, 0
     state, data = restored
+    if base := checkpoints.base:  # what is no longer frozen belongs into checkpoints
+        names = tuple(name for name in base.names if name in spec.partition.frozen)
+        checkpoints.base = dataclasses.replace(base, names=names)
     step = data["step"]
     done = f"all {step} steps are done (raise --config.train.steps to continue)"
     report(f"restored checkpoint {step}, {done if step >= steps else f'continuing at step {step + 1}/{steps}'}")

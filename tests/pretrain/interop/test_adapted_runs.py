@@ -1,16 +1,20 @@
 """A run with LoRA from another run's weights: trained, evaluated, exported, and continued."""
 
 import json
+import shutil
 
+import jax
 import numpy as np
 import pytest
-from runs import leaves, train_here
+from runs import assert_same_leaves, leaves, train_here
 from test_export import GPT2
 
 import pretrain
 from configs import common
+from pretrain.cli import main
 from pretrain.errors import UserError
 from pretrain.interop import families
+from pretrain.workdir import POSITION
 
 RECIPE = "configs/gpt2.py:small"
 LORA = {"model.lora": 2, "model.lora_alpha": 8, "schedule.peak": 0.1, "schedule.warmup": 0, "model.dtype": "float32"}
@@ -26,12 +30,17 @@ def runs(text, tmp_path_factory):
 
 
 def test_lora_run_keeps_the_base(runs):
+    """Its checkpoints hold what learns, and its parameters are those of the base and these."""
     base, adapted = (leaves(run, 4) for run in runs)
-    lora = {name for name in adapted if "lora_" in name and name.startswith("['params']")}
-    assert len(lora) == 4 and all(np.abs(adapted[name]).max() > 0 for name in lora)
-    for name in base:
-        if name.startswith("['params']"):
-            np.testing.assert_array_equal(adapted[name], base[name])
+    lora = {name for name in adapted if name.startswith("['params']")}
+    assert len(lora) == 4 and all("lora_" in name and np.abs(adapted[name]).max() > 0 for name in lora)
+    whole = jax.tree_util.tree_leaves_with_path(pretrain.open(runs[1]).variables)
+    whole = {jax.tree_util.keystr(path): leaf for path, leaf in whole}
+    assert whole.keys() == lora | {name for name in base if name.startswith("['params']")}
+    for name, leaf in whole.items():
+        np.testing.assert_array_equal(leaf, (adapted if name in lora else base)[name])
+    sizes = [sum(f.stat().st_size for f in (run / "checkpoints/4/state").rglob("*") if f.is_file()) for run in runs]
+    assert sizes[1] < sizes[0] / 2
     moments = [name for name in adapted if name.startswith("['opt_state']") and adapted[name].ndim]
     assert len(moments) == 8 and all("lora_" in name for name in moments)
 
@@ -53,6 +62,39 @@ def test_lora_export_has_the_runs_logits(runs, tmp_path):
     assert "lora" not in json.dumps(json.loads((tmp_path / "adapted" / "config.json").read_text()))
 
 
+def test_lora_run_resumes_to_the_bit(runs, text, tmp_path):
+    shutil.copytree(runs[1], tmp_path / "again")
+    shutil.rmtree(tmp_path / "again/checkpoints/4")
+    keys = GPT2 | LORA | {"train.start_from": str(runs[0])}
+    assert train_here(tmp_path / "again", text, recipe=RECIPE, small=keys) == 0
+    assert_same_leaves(leaves(runs[1], 4), leaves(tmp_path / "again", 4), least=12)
+
+
+@pytest.mark.parametrize("change", ["is missing", "has changed", "is damaged"])
+def test_base_is_needed_as_it_was(change, runs, tmp_path, capsys):
+    base, run = tmp_path / "base", tmp_path / "run"
+    for folder, copy in zip(runs, (base, run), strict=True):
+        shutil.copytree(folder, copy)
+    note = run / "checkpoints/4" / POSITION
+    note.write_text(note.read_text().replace(f"{runs[0]}/checkpoints", f"{base}/checkpoints"))
+    (run / "checkpoints/4/files.json").unlink()  # without it checksums are not compared
+    assert main(["evaluate", f"--workdir={run}", "--batches=1"]) == 0
+    if change == "is missing":
+        base.rename(tmp_path / "other")
+    elif change == "has changed":
+        record = base / "checkpoints/4/files.json"
+        files = json.loads(record.read_text())
+        files[max(files)][1] ^= 1
+        record.write_text(json.dumps(files))
+    else:
+        file = max((base / "checkpoints/4/state").rglob("*"), key=lambda path: path.stat().st_size * path.is_file())
+        file.write_bytes(file.read_bytes()[:-1])
+    capsys.readouterr()
+    assert main(["evaluate", f"--workdir={run}", "--batches=1"]) == 2
+    error = capsys.readouterr().err
+    assert change in error and "Traceback" not in error
+
+
 def test_plain_run_from_a_lora_run_is_refused(runs, text, tmp_path, capsys):
     keys = GPT2 | {"train.start_from": str(runs[1])}
     assert train_here(tmp_path / "new", text, recipe=RECIPE, small=keys) == 2
@@ -71,3 +113,20 @@ def test_lora_run_generates(runs):
     for _ in range(6):
         tokens.append(int(np.asarray(run.logits(np.array(tokens)))[-1].argmax()))
     assert run.generate("import ", temperature=0, max_tokens=6) == run.tokenizer.decode(tokens)
+
+
+@pytest.mark.slow
+def test_base_in_the_own_folder_moves_with_it(runs, text, tmp_path):
+    """A run from weights that were imported into its work folder: trained, moved, continued."""
+    pretrain.to_huggingface(runs[0], tmp_path / "theirs")
+    assert main(["import", f"--folder={tmp_path / 'theirs'}", f"--workdir={tmp_path / 'run'}"]) == 0
+    keys = GPT2 | {"optimizer.frozen": "('*', '!layers/feed_forward')", "model.dtype": "float32"}
+    keys["tokenizer.kind"] = "huggingface"
+    assert train_here(tmp_path / "run", text, recipe=RECIPE, small=keys | {"train.steps": 2}) == 0
+    before = leaves(tmp_path / "run", 2)
+    assert not any("tokens" in name for name in before)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert train_here(tmp_path / "moved", text, recipe=RECIPE, small=keys) == 0
+    variables = pretrain.open(tmp_path / "moved").variables["params"]
+    np.testing.assert_array_equal(variables["tokens"], leaves(runs[0], 4)["['params']['tokens']"])
+    assert before.keys() == leaves(tmp_path / "moved", 4).keys()
