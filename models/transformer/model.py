@@ -90,6 +90,7 @@ class Model(nn.Module):
         """The Output of a call. states: those that the stack kept; in a task with `mix`, `hidden` becomes their mix."""
         if states is None:
             return Output(hidden, carried)
+        # After the last norm and dropout, as Transformers returns the last of `hidden_states`.
         layers = jnp.concatenate([states[:-1], hidden[None]])
         return Output(self.scalar_mix(layers) if self.mixes else hidden, carried, layers, source)
 

@@ -75,6 +75,7 @@ class ScalarMix(nn.Module):
         """layers [L + 1, ..., D] -> [..., D]."""
         weights = self.param("weights", constant(0.0, None), layers.shape[:1], self.param_dtype)
         gamma = self.param("gamma", constant(1.0), (), self.param_dtype)
+        # In float32: a sum over 25 layers in bfloat16 would round at each of them.
         x = layers.astype(jnp.float32)
         if self.epsilon is not None:
             x = jax.nn.standardize(x, axis=-1, epsilon=self.epsilon)

@@ -53,8 +53,10 @@ class Base:
         """The base of the checkpoint in `folder`, if it has one. Errors: UserError if it is missing or changed."""
         if not (notes := read_notes(folder).get(BASE)):
             return None
+        # Joined to this folder's: weights in the run's own folder have a name alone, so that both can be moved.
         name = notes["folder"]
         path = io.open_path(name) if io.is_remote(name) else folder.parent / name
+        # From the record of its files, so that this reads no array; `check_base` compares the checksums once.
         gone = not exists(path / POSITION)
         if gone or integrity.fingerprint(path) != notes["fingerprint"]:
             problem = "is missing" if gone else "has changed"
@@ -172,6 +174,7 @@ def read_parts(folder: Path, wanted: dict) -> dict:
     if "params" in wanted and (base := Base.of(folder)):
         here, there = base.split(wanted["params"])
         own = {part: tree for part, tree in (wanted | {"params": here}).items() if part != "params" or here}
+        # Orbax refuses trees without a leaf, as where a frozen parameter is read by itself.
         found = _read(folder, own) if own else {}
         more = read_parts(base.folder, {"params": there})["params"] if there else {}
         return found | {"params": base.join(found.get("params", {}), more)}

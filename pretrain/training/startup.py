@@ -186,8 +186,9 @@ def restore_or_init(run: RunParts, checkpoints: CheckpointManager, weights: Weig
             # Held out by document, so the share of tokens is only about data.holdout.
             share, tokens = run.config.data.holdout, run.corpus.tokens("validation")
             report(f"{share:.3g} of data.train ({tokens:,} tokens) is held out for validation (config.data.holdout)")
-        if weights:
-            checkpoints.base = weights.base(spec.partition.frozen, shapes.params)
+        if weights and (base := weights.base(spec.partition.frozen, shapes.params)):
+            checkpoints.base = base
+            report(f"checkpoints leave out {len(base.names)} frozen parameters, read from {base.folder}: keep it")
         return _init(run, weights, report), 0, 0, 0
     state, data = restored
     if base := checkpoints.base:  # what is no longer frozen belongs into checkpoints
