@@ -78,6 +78,7 @@ def use_small_encoder(config) -> None:
     config.model = encoder()
     config.model.update(vocab_size=8192, layers=4, width=256, heads=4, ff=1024)
     config.model.update(own)
+    # A recipe's own tokenizer stays.
     if config.tokenizer == base().tokenizer:
         config.tokenizer.update(kind="wordpiece", vocab_size=8192)
 

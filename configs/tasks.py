@@ -9,7 +9,8 @@ Variants: of GLUE (Wang et al. 2018) cola, sst2, mrpc, qqp, stsb, mnli, qnli, rt
 squad and squad2, answers cut from a text (Rajpurkar et al. 2016, 2018). Answers that are written: sst2_text and
 translation for runs of T5 and BART, sst2_prompt and chat for decoders. Sentence embeddings: stsb_cosine (STS-B by
 cosines), nli (SNLI and MultiNLI, Reimers and Gurevych 2019) and pairs (lines that belong together, such as
-translations). Model and tokenizer are those of the run, or of the imported checkpoint, in `train.start_from`.
+translations). ner: names in English, as XTREME trains them (WikiANN; Hu et al. 2020). Model and tokenizer are those of
+the run, or of the imported checkpoint, in `train.start_from`.
 
 Data: TFDS builds each set (`tfds build glue/sst2`, `super_glue/boolq`, `super_glue/copa`). Any other source of records
 with the same fields serves, such as --config.data.train=jsonl:data/sst2/train.jsonl. SQuAD is read from its own files,
@@ -35,6 +36,7 @@ from configs import common
 EPOCHS, BATCH = 3, 32
 # (TFDS set, training examples, fields, labels, metrics, the one that selects); no labels: a number.
 ENTAILED = ("entailment", "not_entailment")
+NAMES = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC")
 VARIANTS = {
     "cola": ("glue/cola", 8_551, ("sentence",), ("unacceptable", "acceptable"), ("matthews", "accuracy")),
     "sst2": ("glue/sst2", 67_349, ("sentence",), ("negative", "positive"), ("accuracy",)),
@@ -55,6 +57,7 @@ VARIANTS = {
     "stsb_cosine": ("glue/stsb", 5_749, ("sentence1", "sentence2"), (), ("spearman", "pearson")),
     "nli": ("snli", 942_854, ("premise", "hypothesis"), ("entailment", "neutral", "contradiction"), ("accuracy",)),
     "pairs": ("", 29_000, ("source", "target"), (), ("retrieval", "retrieval_back")),
+    "ner": ("", 20_000, ("words",), NAMES, ("span_f1",)),
     "copa": ("super_glue/copa", 400, ("{premise} {question}", "choice1", "choice2"), (), ("accuracy",)),
 }
 
@@ -100,6 +103,9 @@ def get_config(variant=""):
     if variant == "copa":
         config.objective = common.choice()
         config.objective.update(text=texts[0], choices=texts[1:])
+    elif variant == "ner":
+        config.objective = common.tagging()
+        config.objective.labels = labels
     elif variant in LOSSES:
         config.objective = common.siamese()
         config.objective.update(texts=texts, labels=labels, loss=LOSSES[variant])
@@ -127,8 +133,12 @@ def get_config(variant=""):
         config.data.train = "tfds:snli?split=train + tfds:glue/mnli?split=train"
     if variant == "pairs":
         config.data.update(
-            {name: f"parallel:data/multi30k/{file}.{{}}.gz?fields=en,de" for name, file in PAIRS.items()}
+            {part: f"parallel:data/multi30k/{name}.{{}}.gz?fields=en,de" for part, name in PAIRS.items()}
         )
+    if variant == "ner":
+        parts = {"train": "train", "validation": "dev", "test": "test"}
+        config.data.update({part: f"conll:data/wikiann/en/{file}.txt.gz?prefix=en:" for part, file in parts.items()})
+        epochs, rate = 2, 2e-5
     return _trained(config, epochs * examples // batch, batch, rate)
 
 

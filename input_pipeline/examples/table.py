@@ -85,6 +85,7 @@ class Examples:
         if number % len(groups):
             raise DataError(f"data.examples={number}: not divisible by {len(groups)} labels. Change it.")
         wanted = np.zeros(len(self.json_ends), np.bool_)
+        # The first records of a permutation by the seed, so that a larger sample holds a smaller one.
         for stream, (name, members) in enumerate(groups.items()):
             records, size = self.numbers[first[members]], number // len(groups)
             if size > len(records):

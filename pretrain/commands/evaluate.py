@@ -127,6 +127,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
 
 def as_task(config, spec: str):
     """The config of a recipe of a task, for the model of a run."""
+    # Without start_from a recipe has a model of its own, which the run's replaces.
     task = configs.load(spec)
     if task.data.layout not in validate.EXAMPLES:
         raise UserError(f"--task={spec}: reads no labelled records. Name a recipe such as configs/tasks.py:sst2.")
@@ -143,6 +144,7 @@ def compare(results: Mapping[str, dict], step: int, objective, arguments: Evalua
 
     Below them are their mean, and the gap: the first less the mean of the others (Hu et al. 2020, section 4.3).
     """
+    # A source without labels has no metrics.
     names = [name for name in measures(objective) if all(name in one for one in results.values())]
     rows = {source: {name: one[name] for name in names} for source, one in results.items()}
     first, *others = rows.values()

@@ -66,7 +66,13 @@ def export_folder(
     family, model_config = families.of_section(merged, part)
     task = losses.task(config.objective)
     task = task and dataclasses.replace(task, predicts_tokens=False)  # no class of theirs has both heads
-    if task and not part:
+    pairs = bool(task) and task.unit == "pair"
+    # A checkpoint has the run's own head even where their class has none.
+    own = task
+    if pairs:
+        task = dataclasses.replace(task, outputs=0)  # nor one that compares two texts
+        family = family if part else family.base()
+    elif task and not part:
         frame = Frame(config.tokenizer.single, config.tokenizer.pair, tokenizer.special)
         family = task_heads.with_head(family, task_heads.ending_of(family, config.objective.kind), frame.names)
     families.check_padding(family, tokenizer.special)
@@ -74,7 +80,7 @@ def export_folder(
     checkpoints = Checkpoints(workdir)
     averaged = CheckpointAverage(checkpoints, average, report)
     weights = families.weight_map(family, merged, task)
-    leaves = families.leaves(section, task).items()
+    leaves = families.leaves(section, own).items()
     shapes = {path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for path, leaf in leaves}
     modules = {family.whole_path(path).partition("/")[0] for path in weights.leaves}
     architecture = family.architecture(config.model)
@@ -91,6 +97,9 @@ def export_folder(
             content = {"architectures": [architecture], "model_type": family.model_type}
             content |= {"dtype": config.model.param_dtype} | model_config | family.ids(special)
             write(folder / CONFIG, json.dumps(content | family.extra_keys(config), indent=2).encode())
+            for name, value in task_heads.pooling_files(config).items() if pairs else ():
+                (folder / name).parent.mkdir(exist_ok=True)
+                write(folder / name, json.dumps(value, indent=2).encode())
             tensors = weights.tensors(lambda path: read(family.whole_path(path)))
             itemsize = np.dtype(config.model.param_dtype).itemsize
             sizes = {name: math.prod(shape) * itemsize for name, shape in weights.shapes().items()}

@@ -116,6 +116,23 @@ def label_keys(config: ConfigDict) -> dict:
     } | single
 
 
+def pooling_files(config: ConfigDict) -> dict[str, list | dict]:
+    """Files, by name, by which sentence-transformers takes means of hidden states."""
+    steps = {"": "Transformer", "1_Pooling": "Pooling"}
+    return {
+        "modules.json": [
+            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for number, (path, name) in enumerate(steps.items())
+        ],
+        "sentence_bert_config.json": {"max_seq_length": config.data.length, "do_lower_case": False},
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": config.model.width,
+            "pooling_mode_cls_token": False,
+            "pooling_mode_mean_tokens": True,
+        },
+    }
+
+
 def of_files(family: Family, given: Mapping, names: Collection[str]) -> str:
     """The ending of the class that wrote a config.json and tensors with these names; "" without a head of a task."""
     architecture = (given.get("architectures") or [""])[0]

@@ -59,6 +59,7 @@ class Siamese(ExampleObjective):
     def similarities(self, u: jax.Array, v: jax.Array, weights: jax.Array, axis_name: str | None):
         """(scaled cosines [B, all rows of the batch], the column of each row's own v)."""
         columns, first = jnp.arange(len(u)), 0
+        # Under jit `v` is the whole batch already, and XLA gathers it; pmap sees one device's rows.
         if axis_name:
             first = jax.lax.axis_index(axis_name) * len(u)
             v, weights = jax.lax.all_gather((v, weights), axis_name, tiled=True)
@@ -73,6 +74,7 @@ class Siamese(ExampleObjective):
 
 def mean_pool(hidden: jax.Array, segments: jax.Array) -> jax.Array:
     """The mean of the hidden states [B, T, D] of a row's tokens, float32 [B, D]; 0 for a row of padding."""
+    # Special tokens count, as in the released models; a mean in bfloat16 would lose digits of long rows.
     real = (segments > 0)[..., None].astype(jnp.float32)
     return jnp.sum(hidden * real, axis=1) / jnp.maximum(jnp.sum(real, axis=1), 1)
 

@@ -136,3 +136,13 @@ def test_run_may_change_how_it_runs_but_not_what_it_learns(whole):
         config.schedule.peak = 0.5
     with pytest.raises(UserError):
         check_same_run(str(whole), config)
+
+
+def test_task_without_a_run_has_a_small_encoder(tmp_path):
+    said = []
+    config = configs.load("configs/tasks.py:sst2", [("model.layers", "2")], said.append)
+    assert (config.model.kind, config.model.layers, config.model.width) == ("encoder", 2, 256) and "scratch" in said[0]
+    assert config.tokenizer.kind == "wordpiece" and config.tokenizer.vocab_size == config.model.vocab_size
+    recipe = "from configs import tasks\n\ndef get_config():\n    config = tasks.get_config()\n"
+    (tmp_path / "own.py").write_text(recipe + "    config.tokenizer.kind = 'bytes'\n    return config\n")
+    assert configs.load(str(tmp_path / "own.py")).tokenizer.kind == "bytes"

@@ -138,6 +138,33 @@ def test_several_sources_scored_as_a_task(whole, folder, capsys):
     assert "task_head/out/kernel is absent" in capsys.readouterr().err
 
 
+@pytest.mark.oracle
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more", [(), ("loss=softmax", "labels=('0.0','1.0')", "metrics=('accuracy',)", "selects=loss")]
+)
+def test_exported_embeddings_as_in_transformers(more, folder):
+    """Cosines of means of the hidden states that Transformers' base class has, with or without a head here."""
+    transformers = pytest.importorskip("transformers", reason="needs the extra oracle")
+    keys = ["tokenizer.kind=wordpiece", "tokenizer.vocab_size=200", "train.steps=2", "schedule.warmup=0"]
+    keys += [f"objective.{key}" for key in more]
+    command = recipe(folder, "siamese")
+    assert cli.main([*command, *(f"--config.{key}" for key in keys)]) == 0
+    assert cli.main(["export", "--workdir=run", "--folder=out"]) == 0
+    options = ["--task=recipe.py", "--data=jsonl:dev.jsonl", "--predictions=out.jsonl"]
+    assert cli.main(["evaluate", "--workdir=run", *options]) == 0
+    found = [json.loads(line)["prediction"] for line in (folder / "out.jsonl").read_text().splitlines()]
+    model, tokenizer = (getattr(transformers, f"Auto{part}").from_pretrained("out") for part in ("Model", "Tokenizer"))
+    assert type(model).__name__ == "BertModel" and (folder / "out" / "1_Pooling" / "config.json").is_file()
+    sides = []
+    for name in ("text", "question"):
+        read = tokenizer([row[name] for row in records(50, 50)], padding=True, return_tensors="pt")
+        mask = read["attention_mask"][..., None]
+        pooled = ((model.eval()(**read).last_hidden_state * mask).sum(1) / mask.sum(1)).detach().numpy()
+        sides.append(pooled / np.linalg.norm(pooled, axis=1, keepdims=True))
+    np.testing.assert_allclose(found, (sides[0] * sides[1]).sum(1), atol=1e-5)
+
+
 def test_predictions_are_of_tasks(whole, capsys):
     assert cli.main(["evaluate", f"--workdir={whole}", "--predictions=out.jsonl"]) == 2
     assert "--predictions" in capsys.readouterr().err
