@@ -104,6 +104,7 @@ def _check_layout(data: Mapping, tokenizer: Mapping, task: Objective) -> None:
             f"layout={layout}: does not mix. Unset data.weights, temperature and cap.",
         ),
         (not few or layout == "examples", f"examples={few}: needs data.layout=examples. Set 0."),
+        (few or not data["balanced"], "balanced=True: is of a sample. Set data.examples too."),
         (data["on_bad_record"] in ("stop", "skip"), f"on_bad_record={data['on_bad_record']}: must be stop or skip."),
         (not image or tokenizer["kind"] == "bytes", f"image={image}: needs tokenizer.kind=bytes. Set it."),
     )

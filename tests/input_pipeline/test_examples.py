@@ -19,7 +19,7 @@ SIZES = [1 + (7 * n) % 40 for n in range(200)]
 def prepare(tmp_path):
     """A corpus of 200 records of 1 to 40 bytes, as a config has them."""
     source = tmp_path / "train.jsonl"
-    rows = [{"text": "x" * size, "label": ("no", "yes")[size % 2]} for size in SIZES]
+    rows = [{"id": n, "text": "x" * size, "label": ("no", "yes")[size % 2]} for n, size in enumerate(SIZES)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def make(tokenizer="bytes", seed=0, **data):
@@ -57,6 +57,9 @@ def test_drawn_examples_depend_on_the_seed_alone(prepare):
     assert drawn[0].identity == drawn[1].identity != drawn[2].identity
     labels = [drawn[0].record(number)["label"] for number in drawn[0].numbers.tolist()]
     assert [("no", "yes").index(label) for label in labels] == drawn[0].targets.tolist()
+    larger = prepare(examples=120, balanced=True, seed=1).examples("train")
+    ids = [{table.record(number)["id"] for number in range(len(table))} for table in (drawn[0], larger)]
+    assert ids[0] < ids[1] and len(ids[1]) == 120
     assert len(prepare(examples=60).examples("train")) == 60
 
 

@@ -98,6 +98,8 @@ COMMAND_LINES = [
     (["describe", TINY, "--config.optimizer.frozen=('layrs/attention',)"], "layers/attention"),
     (["describe", TINY, "--config.optimizer.unfreeze=-2"], "config.optimizer.unfreeze"),
     (["describe", TINY, "--config.model.lora=4", "--config.model.lora_targets=('q_proj',)"], "lora_targets"),
+    (["describe", "--config=configs/tasks.py:pairs", "--config.train.accumulate=2"], "train.accumulate=2"),
+    (["describe", "--config=configs/tasks.py:nli", "--config.objective.loss=sotfmax"], "objective.loss=sotfmax"),
     (["describe", OF_T5, "--config.data.length=1"], "data.length"),
     (["describe", TINY, "--config.objective.loss_on=targets"], "config.objective.inputs"),
 ]
@@ -115,6 +117,7 @@ CONFIGS = [
     ({"train__batch_size": 16, "train__batch_ramp": "(8, 8, 9)", "data__layout": "stream"}, "data.layout=stream"),
     ({"train__batch_size": 16, "train__batch_ramp": "(8, 8, 9)", "optimizer__unfreeze": -1}, "optimizer.unfreeze"),
     ({"data__examples": 5}, "data.examples=5"),
+    ({"data__balanced": True}, "data.balanced=True"),
     ({"train__on_bad_step": "ignore"}, "on_bad_step"),
     ({"data__train": "text:/nowhere/*.txt"}, "/nowhere/*.txt"),
     ({"data__train": ""}, "data.train"),
