@@ -69,7 +69,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
     step, _ = checkpoints.read(arguments.step, step, check)
     teacher = None if arguments.task else load_teacher(config, workdir)
     if arguments.task:
-        config, split = as_task(config, arguments.task), arguments.split or "validation"
+        config, split = as_task(config, arguments), arguments.split or "validation"
         given = given or {split: config.data[split] if split in SPLITS else ""}
         if not all(given.values()):
             raise UserError(f"--task={arguments.task}: has no data.{split}. Give --data.")
@@ -125,14 +125,16 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         compare(results, step, objective, arguments)
 
 
-def as_task(config, spec: str):
+def as_task(config, arguments: Evaluate):
     """The config of a recipe of a task, for the model of a run."""
     # Without start_from a recipe has a model of its own, which the run's replaces.
-    task = configs.load(spec)
+    task = configs.load(arguments.task, arguments.overrides)
     if task.data.layout not in validate.EXAMPLES:
-        raise UserError(f"--task={spec}: reads no labelled records. Name a recipe such as configs/tasks.py:sst2.")
+        raise UserError(
+            f"--task={arguments.task}: reads no labelled records. Name a recipe such as configs/tasks.py:sst2."
+        )
     with task.unlocked():
-        task.update({name: config[name] for name in ("model", "tokenizer", "mesh", "evaluate")})
+        task.update({name: config[name] for name in ("model", "tokenizer", "mesh")})
         task.model = config.model  # without the recipe's own keys
         task.data.length = min(task.data.length, config.model.context)
         task.train.backend = config.train.backend
