@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-# White space as `str.isspace` has it.
-SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], np.uint32)
+# Whether a code point is white space, as `str.isspace` has it; the last entry is that of all higher ones.
+IS_SPACE = np.array([chr(code).isspace() for code in range(0x3002)])
 
 
 def of_bytes(text: str, lengths: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -29,7 +29,7 @@ def of_bytes(text: str, lengths: Iterable[int]) -> tuple[np.ndarray, np.ndarray]
 def trim(text: str, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The ranges without white space at either end."""
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    spaces, places = np.isin(codes, SPACES), np.arange(len(codes) + 1, dtype=np.int32)
+    spaces, places = IS_SPACE[np.minimum(codes, len(IS_SPACE) - 1)], np.arange(len(codes) + 1, dtype=np.int32)
     # The first other character from each place on, and the end of the last one before it.
     following = np.minimum.accumulate(np.where(np.append(spaces, False), len(codes), places)[::-1])[::-1]
     preceding = np.maximum.accumulate(np.where(np.append(False, spaces), 0, places))

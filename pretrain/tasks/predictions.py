@@ -30,9 +30,8 @@ class Predictions:
         # Rows came in order of length: `back` puts them in the order of the data.
         back = np.argsort(order, kind="stable")
         self.examples, self.targets = order[back], self.table.targets[order[back]]
-        # Rows of a batch may be longer than those of another.
-        rows = {name: [row for one in outputs for row in np.asarray(one[name])[:size]] for name in outputs[0]}
-        self.outputs = {name: [found[place] for place in back.tolist()] for name, found in rows.items()}
+        parts = {name: [np.asarray(one[name])[:size] for one in outputs] for name in outputs[0]}
+        self.outputs = {name: rows_in_order(found, back) for name, found in parts.items()}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -124,21 +123,24 @@ class Answers(Predictions):
         no_answer = np.minimum.reduceat(np.array(self.outputs["no_answer"], np.float64), first)
         self.no_answer = no_answer - self.scores[self.bounds[:-1]]
         self.examples, self.targets = self.examples[first], self.targets[first]
+        self._parsed: tuple[int, dict] = -1, {}
 
     def measures(self) -> dict[str, float]:
         labelled = np.flatnonzero(self.targets != UNLABELLED)
         return measure("extraction", self.section["metrics"], self.found(labelled)) if len(labelled) else {}
 
     def found(self, wanted: np.ndarray) -> Predicted:
-        predicted = [next(self.best(place), ("", 0.0))[0] for place in wanted.tolist()]
+        pairs = [(next(self.best(place), ("", 0.0))[0], self.references(place)) for place in wanted.tolist()]
+        predicted, references = zip(*pairs, strict=True)
         scores = self.no_answer[wanted] if self.section["no_answer"] else None
         threshold, language = self.section["threshold"], self.section["language"]
-        references = [self.references(place) for place in wanted.tolist()]
         return Predicted(predicted, references, scores, threshold=threshold, language=language)
 
     def record(self, place: int) -> dict:
-        """The record of the question at a place."""
-        return self.table.record(int(self.table.numbers[self.examples[place]]))
+        """The record of the question at a place; the last one is kept."""
+        if self._parsed[0] != place:
+            self._parsed = place, self.table.record(int(self.table.numbers[self.examples[place]]))
+        return self._parsed[1]
 
     def references(self, place: int) -> list[str]:
         """The right answers to the question at a place."""
@@ -238,6 +240,14 @@ def cosines(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Cosines of vectors [..., D], float64."""
     u, v = u.astype(np.float64), v.astype(np.float64)
     return (u * v).sum(-1) / np.maximum(np.linalg.norm(u, axis=-1) * np.linalg.norm(v, axis=-1), 1e-12)
+
+
+def rows_in_order(parts: Sequence[np.ndarray], order: np.ndarray) -> Sequence[np.ndarray]:
+    """The rows of several arrays in an order: an array, or a list if rows of one are longer than those of another."""
+    if len({part.shape[1:] for part in parts}) == 1:
+        return np.concatenate(parts)[order]
+    rows = list(itertools.chain.from_iterable(parts))
+    return [rows[place] for place in order.tolist()]
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
