@@ -121,7 +121,7 @@ def test_base_in_the_own_folder_moves_with_it(runs, text, tmp_path):
     pretrain.to_huggingface(runs[0], tmp_path / "theirs")
     assert main(["import", f"--folder={tmp_path / 'theirs'}", f"--workdir={tmp_path / 'run'}"]) == 0
     keys = GPT2 | {"optimizer.frozen": "('*', '!layers/feed_forward')", "model.dtype": "float32"}
-    keys["tokenizer.kind"] = "huggingface"
+    keys |= {"tokenizer.kind": "huggingface", "tokenizer.path": str(tmp_path / "theirs/tokenizer.json")}
     assert train_here(tmp_path / "run", text, recipe=RECIPE, small=keys | {"train.steps": 2}) == 0
     before = leaves(tmp_path / "run", 2)
     assert not any("tokens" in name for name in before)

@@ -123,5 +123,6 @@ def test_losses_of_an_epoch(kind, tmp_path, monkeypatch):
             module.p = 0.0
     untrained, expected = (theirs(model.eval(), tokenizer, texts, seq2seq, peak) for peak in (0.0, PEAK))
     assert len(ours) == STEPS
+    print(f"parity: {case}: {np.abs(np.subtract(ours, expected)).max():.0e}")  # shown with -s
     np.testing.assert_allclose(ours, expected, atol=1e-4, rtol=0)
     assert np.abs(np.subtract(untrained, expected))[STEPS // 2 :].mean() > 0.02  # 200 times the tolerance
