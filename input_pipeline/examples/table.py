@@ -48,6 +48,7 @@ class Examples:
     @property
     def sizes(self) -> np.ndarray:
         """Values of each part, int64 [N, K]."""
+        # Parts of all examples follow each other, so that each begins where the one before ends.
         return np.diff(self.ends.reshape(-1), prepend=0).reshape(self.ends.shape)
 
     def record(self, number: int) -> dict:

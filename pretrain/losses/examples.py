@@ -136,6 +136,7 @@ class ClassificationAndText(Classification):
     def evaluate(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None = None):
         logits, hidden, carried = self.logits(model, batch, carried, key)
         label = jnp.sum(batch["weights"] * self.losses(logits, batch["labels"]))
+        # The same hidden states serve both heads: no second pass through the model.
         lm, _ = cross_entropy(*model.run("head_inputs", hidden), *next_tokens(batch))
         return {"label": label, "lm": lm}, {"logits": logits}, carried
 
@@ -189,6 +190,7 @@ class Tagging(ExampleObjective):
 def next_tokens(batch: Mapping) -> tuple[jax.Array, jax.Array]:
     """The token after each token of a row [B, T], and 1 where there is one."""
     targets, segments = (jnp.roll(batch[name], -1, axis=1) for name in ("tokens", "segments"))
+    # The roll brings a row's first token to its end.
     last = jnp.arange(targets.shape[1])[None] == targets.shape[1] - 1
     return targets, ((segments > 0) & ~last).astype(jnp.float32)
 

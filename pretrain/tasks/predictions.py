@@ -184,11 +184,13 @@ class Texts(Predictions):
         tokenizer, stop = self.objective.tokenizer, self.section["stop"]
         found = []
         for row in self.outputs["ids"]:
+            # The end is no text; some tokenizers would write it.
             ids = row[(row != NOTHING) & (row != tokenizer.end_id)]
             text = tokenizer.decode(ids)
             found.append((text.partition(stop)[0] if stop else text).strip())
         return found
 
+    # Right answers are read from the record again: tables keep only the first one, as ids.
     def right(self, place: int) -> list[str]:
         """The right answers of the example at a place."""
         return self.objective.right_answers(self.table.record(int(self.table.numbers[self.examples[place]])))
