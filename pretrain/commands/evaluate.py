@@ -161,7 +161,8 @@ def compare(results: Mapping[str, dict], step: int, objective, arguments: Evalua
         print(one_line({"step": step, "data": rows, "mean": mean, "gap": gap}))
         return
     table = rows | {"mean": mean, f"gap of {next(iter(rows))}": gap}
-    show(f"checkpoint {step}", ("data", *names), [[source, *row.values()] for source, row in table.items()])
+    scopes = " / ".join(dict.fromkeys(one["scope"] for one in results.values()))
+    show(f"checkpoint {step}, {scopes}", ("data", *names), [[source, *row.values()] for source, row in table.items()])
 
 
 def measures(objective) -> list[str]:

@@ -126,6 +126,9 @@ def test_several_sources_scored_as_a_task(whole, folder, capsys):
     for name in ("retrieval", "retrieval_back"):
         assert [result["data"][one][name] for one in ("one", "other")] == [1.0, pytest.approx(0.2)]
         assert result["mean"][name] == pytest.approx(0.6) and result["gap"][name] == pytest.approx(0.8)
+    assert cli.main(command) == 0
+    table = capsys.readouterr().out
+    assert "all 5 examples" in table and all(name in table for name in ("other", "mean", "gap of one", "0.6000"))
     rows = [json.loads(line) for line in (folder / "p.other.jsonl").read_text().splitlines()]
     assert [row["record"] for row in rows] == [
         {"source": a, "target": b} for a, b in zip(lines, lines[::-1], strict=True)
