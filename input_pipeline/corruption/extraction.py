@@ -33,7 +33,7 @@ class Extraction(Labelled):
     def check(self) -> None:
         if len(self.section["texts"]) != 2:
             raise DataError(f"objective.texts={tuple(self.section['texts'])}: name two fields, question and text.")
-        if self.frame is None:
+        if self.frame is None:  # shapes alone are asked for
             return
         stride, question, length = self.section["stride"], self.section["question"], self.frame.length
         room = length - self.frame.size(2) - question
@@ -50,6 +50,7 @@ class Extraction(Labelled):
 
     def read(self, record: Mapping) -> list[Example]:
         question, text = self.texts(record)
+        # A long question is cut at its end, as in BERT's released code.
         asked = self.tokenizer.encode(question)[: self.section["question"]]
         ids, starts, ends = self.encode(text)
         if not len(asked) or not len(ids):
@@ -78,6 +79,7 @@ class Extraction(Labelled):
         """(target, first and last token) of the first of the answers, (text, place) each."""
         if not answers:
             return (OUTSIDE if answers is not None and self.section["no_answer"] else UNLABELLED), -1, -1
+        # Training learns the first answer; metrics compare with all.
         answer, begin = answers[0]
         inside = np.flatnonzero((ends > begin) & (starts < begin + len(answer)) & (ends > starts))
         if not answer or begin < 0 or text[begin : begin + len(answer)] != answer or not len(inside):
@@ -134,6 +136,7 @@ def answers_of(record: Mapping, field: str) -> list[tuple[str, int]] | None:
     except DataError:
         return None
     try:
+        # As on the Hugging Face Hub and in TFDS, or as in SQuAD's files.
         if isinstance(found, Mapping):
             pairs = list(zip(found.get("text", ()), found.get("answer_start", ()), strict=True))
         else:

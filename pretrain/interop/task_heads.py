@@ -146,6 +146,7 @@ def set_objective(config: ConfigDict, ending: str, given: Mapping) -> None:
     """Sets the sections of an imported model of a task: its objective and labels, and no data."""
     labels = given.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     names = tuple(name for _, name in sorted((int(number), name) for number, name in labels.items()))
+    # A class of several kinds, as regression, is the first of them.
     kinds = {name: kind for kind, endings in reversed(ENDINGS.items()) for name in endings}
     kind = "regression" if ending == ROWS and len(names) == 1 else kinds[ending]
     several = "multi_label_classification", *["regression"] * (len(names) > 1)

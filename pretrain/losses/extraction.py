@@ -50,6 +50,7 @@ class Extraction(ExampleObjective):
         context = batch["context"]
         scores, first, last = best_spans(start, end, context == BEGINS, context > 0, self.width, self.number)
         rows = jnp.arange(len(start))
+        # The sum of two logits, as a span's: the two are compared (Devlin et al. 2018, section 4.3).
         no_answer = start[rows, batch["nowhere"]] + end[rows, batch["nowhere"]]
         begin = jnp.argmax(context > 0, axis=1, keepdims=True)
         outputs = {"scores": scores, "first": first - begin, "last": last - begin, "no_answer": no_answer}

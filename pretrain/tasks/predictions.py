@@ -120,6 +120,7 @@ class Answers(Predictions):
         # Spans of a question from bounds[q] on, best first: (first, last token in the text), and scores.
         self.spans, self.scores = np.stack(spans, axis=1)[order], scores[order]
         self.bounds = np.searchsorted(of_span[order], np.arange(len(first) + 1))
+        # The window that is least sure of no answer decides.
         no_answer = np.minimum.reduceat(np.array(self.outputs["no_answer"], np.float64), first)
         self.no_answer = no_answer - self.scores[self.bounds[:-1]]
         self.examples, self.targets = self.examples[first], self.targets[first]

@@ -168,6 +168,32 @@ def test_exported_embeddings_as_in_transformers(more, folder):
     np.testing.assert_allclose(found, (sides[0] * sides[1]).sum(1), atol=1e-5)
 
 
+@pytest.mark.slow
+def test_questions_without_an_answer_in_squad_files(folder, capsys):
+    """Half of the questions ask for a film that the text lacks."""
+    for name, number in (("train", 300), ("dev", 50)):
+        questions = []
+        for one, record in enumerate(records(number, number)):
+            qas = {"id": str(one), "question": "good film?" if one % 2 else "book?"}
+            texts, places = record["answers"]["text"], record["answers"]["answer_start"]
+            pairs = [{"text": text, "answer_start": place} for text, place in zip(texts, places, strict=True)]
+            qas |= {"answers": pairs * (one % 2), "is_impossible": one % 2 == 0}
+            questions.append({"context": record["context"], "qas": [qas]})
+        (folder / f"{name}.json").write_text(json.dumps({"data": [{"title": "t", "paragraphs": questions}]}))
+    metrics = ("exact", "HasAns_exact", "NoAns_exact", "best_exact", "best_exact_thresh")
+    keys = [f"--config.data.{split}=squad:{name}.json" for split, name in (("train", "train"), ("validation", "dev"))]
+    command = recipe(folder, "extraction", no_answer=True, metrics=metrics, selects="best_exact")
+    assert cli.main([*command, *keys, "--config.train.steps=120", "--config.schedule.decay_steps=120"]) == 0
+    capsys.readouterr()
+    assert cli.main(["evaluate", "--workdir=run", "--predictions=out.jsonl", "--format=json"]) == 0
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])
+    rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    right = [row["prediction"] in (row["label"] or [""]) for row in rows]
+    assert scores["exact"] == np.mean(right) and scores["best_exact"] >= scores["exact"] > 0.9
+    assert scores["NoAns_exact"] == np.mean([one for one, row in zip(right, rows, strict=True) if not row["label"]])
+    assert all((row["prediction"] == "") == (row["no_answer"] > 0) for row in rows)
+
+
 def test_predictions_are_of_tasks(whole, capsys):
     assert cli.main(["evaluate", f"--workdir={whole}", "--predictions=out.jsonl"]) == 2
     assert "--predictions" in capsys.readouterr().err
