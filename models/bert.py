@@ -233,6 +233,7 @@ class Encoder(EncoderBase):
         if self.zero_padding and options.get("segments") is not None:
             # XLM's code zeroes padding after every layer; no other state sees it, so once at the end is the same.
             real = (options["segments"] > 0)[..., None]
+            # Of all layers too, where they were asked for.
             output = jax.tree.map(lambda x: jnp.where(jnp.broadcast_to(real, x.shape), x, 0), output)
         if self.is_initializing() and self.has_token_head:  # Flax creates parameters where they are first called
             self.head_inputs(output.hidden)

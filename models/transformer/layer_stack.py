@@ -79,6 +79,7 @@ class Stack:
         # One scan step runs a whole period, so that each block's pattern is static in the compiled loop.
         periods = self.layers // period
         split = jax.tree.map(lambda p: p.reshape(periods, period, *p.shape[1:]), params)
+        # What the loop keeps is [periods, period, B, T, D]; None costs nothing.
         carry, layers = jax.lax.scan(run_period, carry, (split, period * jnp.arange(periods)))
         return *carry, _all_states(x, layers)
 

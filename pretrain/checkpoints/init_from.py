@@ -112,6 +112,7 @@ class Weights:
 
     def base(self, frozen: Collection[str], params) -> restore.Base | None:
         """The checkpoint as the base of a run's `frozen` parameters: of those that it holds in the same type."""
+        # A parameter of another type was cast when it was loaded: no other checkpoint has those bits.
         there, here = self._metadata(), _flatten(params)
         names = [
             name for name in _common_names(there, here) if name in frozen and there[name].dtype == here[name].dtype

@@ -92,6 +92,7 @@ class CheckpointManager(Checkpoints):
         data = {"step": step, "position": position, restore.BEFORE: self.newest} | (origin or {})
         data |= {restore.BAD: bad} if bad else {}
         if self.base:
+            # The optimizer state has no part of frozen parameters: only what learns remains.
             state = state.replace(params=self.base.split(state.params)[0])
             data[restore.BASE] = self.base.notes(self.folder)
         items = {
@@ -175,6 +176,7 @@ class CheckpointManager(Checkpoints):
         folder = self.workdir.checkpoint(step)
         data = restore.read_data(folder)
         restore.check_origin(folder, data, origin or {})
+        # An error, not a reason to take an older checkpoint: all of them need the same base.
         restore.check_base(folder)
         state, self.base = restore.read_state(folder, vars(shapes)), restore.Base.of(folder)
         on_host0(lambda: self._adopt(step, damaged))

@@ -195,6 +195,7 @@ def _optimizer_parts(config, model, parameters, epoch: float = 1.0) -> dict:
     """Fields of a spec that say what is trained, and how; `epoch` is the number of updates in one."""
     options = config.optimizer
     partition = Partition.build(options.frozen, parameters, model.frozen_params)
+    # The mix would stay the plain mean of all layers, and nothing would show it.
     if model.mixes and "scalar_mix/weights" in partition.frozen:
         raise UserError("config.optimizer.frozen: freezes the weights of model.mix. Add '!scalar_mix'.")
     every = epoch if options.unfreeze == EPOCH else options.unfreeze
