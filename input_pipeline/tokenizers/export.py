@@ -70,12 +70,12 @@ def class_files(folder: Path) -> dict[str, bytes]:
     return bpe.files(verified_file(folder, settings))
 
 
-def tokenizer_json(folder: Path, single: Sequence[str] = (), pair: Sequence[str] = ()):
+def tokenizer_json(folder: Path, single: Sequence[str] = (), pair: Sequence[str] = (), keep: bool = True):
     """The tokenizer of `folder` as Hugging Face's `Tokenizer`.
 
     `single` and `pair` are the templates of a text and of a pair of texts: names of special ids, `LANGUAGE`, and $A and
-    $B for the texts. A file that has its own template keeps it. Errors: DataError for kinds that no tokenizer.json can
-    express.
+    $B for the texts. keep: a file that has its own template keeps it. Errors: DataError for kinds that no
+    tokenizer.json can express.
     """
     settings = read_settings(folder)
     kind = settings["kind"]
@@ -93,9 +93,17 @@ def tokenizer_json(folder: Path, single: Sequence[str] = (), pair: Sequence[str]
     else:
         raise DataError(f"tokenizer.kind={kind} in {folder} cannot be a tokenizer.json. Train another kind to export.")
     model.add_special_tokens(added_tokens(folder))
-    if single and model.post_processor is None:
+    if single and not (keep and model.post_processor):
+        own, before = model.post_processor, _framed(model)
         _set_template(model, open_folder(folder).special, single, pair)
+        if own and _framed(model) == before:
+            model.post_processor = own
     return model
+
+
+def _framed(model) -> list[list[int]]:
+    """Ids of a text and of a pair with what is around them."""
+    return [model.encode("a").ids, model.encode("a", "b").ids]
 
 
 def _from_bytes():

@@ -109,6 +109,7 @@ def score_checkpoint(config, arguments: Evaluate) -> None:
         averaged = CheckpointAverage(checkpoints, arguments.average, print_on_host0)
         step, params = checkpoints.read(arguments.step, step, lambda step: spec.restore_params(averaged, step))
         options = {"batches": arguments.batches, "decode": arguments.decode, "cut": ledger.advance}
+        options["unlabelled"] = bool(arguments.predictions)
         results = {}
         for split in splits:
             results[split] = score(run, params, split, timed=True, report=print_on_host0, **options)

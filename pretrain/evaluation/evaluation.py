@@ -91,6 +91,7 @@ def score(
     batches: int = 0,
     timed: bool = False,
     decode: int | None = 0,
+    unlabelled: bool = False,
     cut: Callable[[], bool] = lambda: False,
     report: Callable[[str], None] = lambda message: None,
 ):
@@ -99,7 +100,8 @@ def score(
     Every token is read once. With config.evaluate.stride below the length, windows overlap and each token is scored
     with at least length - stride tokens of context. `batches` limits the pass; 0 means the whole split. `timed` adds
     `tokens_per_second`, padding excluded. `decode` adds measures of decoded targets (`pretrain.evaluation.decoded`) on
-    that many examples per source, None for all. `cut` is called after each batch; if it returns True, the result is
+    that many examples per source, None for all. `unlabelled` examples of a task are predicted where none has a label,
+    without terms. `cut` is called after each batch; if it returns True, the result is
     None. Errors: UserError where no token is scored, or where there is nothing to decode.
     """
     config, spec = run.config, run.spec
@@ -123,11 +125,14 @@ def score(
             return None
     # math.fsum on the host: a float32 sum over millions of tokens would lose the last digits.
     total = jax.tree.map(lambda *values: math.fsum(map(float, values)), *sums)
-    if not any(total["counts"].values()):
+    objective, scores = run.spec.objective, {"scope": data.scope}
+    if any(total["counts"].values()):
+        terms = compute_terms(objective, total["sums"], total["counts"])
+        scores |= terms | objective.summarize(terms, total, data)
+    elif not objective.metrics:
         raise UserError(f"split {split}: no token to score. Give it more text.")
-    objective = run.spec.objective
-    terms = compute_terms(objective, total["sums"], total["counts"])
-    scores = terms | objective.summarize(terms, total, data) | {"scope": data.scope}
+    elif not unlabelled:
+        raise UserError(f"split {split}: no example has a label. Set --predictions=FILE to predict them.")
     if timed:
         scores["tokens_per_second"] = total["read"] / (time.perf_counter() - started)
     if objective.writes:

@@ -39,7 +39,9 @@ IGNORED = frozenset((
     "mask_token_id", "output_past", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
     "summary_first_dropout", "summary_last_dropout", "start_n_top", "end_n_top", "classifier_dropout_prob",
     "classif_dropout", "qa_dropout", "seq_classif_dropout", "_num_labels", "num_choices", "directionality",
-    "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
+    "transformers.js_config", "unsloth_fixed", "unsloth_version", "sentence_transformers", "language", "name",
+    "sbert_ce_default_activation_function", "sbert_ce_default_activation_fn", "eos_token_ids", "pooler_fc_size",
+    "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
     *(SETTINGS.keys() - {"decoder_start_token_id", "force_bos_token_to_be_generated"}),
 ))
 # fmt: on

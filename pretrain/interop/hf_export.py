@@ -93,7 +93,9 @@ def export_folder(
         checkpoints.check_made_with(number, tokenizer, config, modules)
         steps, read = averaged.steps(number), families.merge_lora(section, averaged.reader(number, shapes))
         with new_folder(Path(target)) as folder:
-            special = tokenizer_files.write(run.folders.tokenizer, tokenizer, folder, family, config.model.context)
+            special = tokenizer_files.write(
+                run.folders.tokenizer, tokenizer, folder, family, config.model.context, framed=bool(task)
+            )
             content = {"architectures": [architecture], "model_type": family.model_type}
             content |= {"dtype": config.model.param_dtype} | model_config | family.ids(special)
             write(folder / CONFIG, json.dumps(content | family.extra_keys(config), indent=2).encode())

@@ -129,6 +129,10 @@ def import_folder(
         tokenizer = tokenizer_store.make_folder(
             run.folders.tokenizer, config.tokenizer.to_dict(), {}, 0.0, report, special, roles=roles
         )
+        if model.ending and not family.template:
+            single, pair = tokenizer_files.frames(model.folder, config.tokenizer, tokenizer.special)
+            with config.unlocked():
+                config.tokenizer.update(single=single, pair=pair)
         if tokenizer.vocab_size > config.model.vocab_size:
             raise UserError(
                 f"{model.file}: vocab_size={config.model.vocab_size}: {config.tokenizer.path} has "

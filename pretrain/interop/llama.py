@@ -42,12 +42,14 @@ def _rope_type(rope: Mapping) -> str:
 
 def _rope(given: Mapping) -> Mapping:
     """The object that scales positions, {} for other values, which `_rope_fixed` refuses."""
-    rope = given["rope_parameters"] or given["rope_scaling"]
+    rope = given["rope_scaling"] or given["rope_parameters"]
     return rope if isinstance(rope, Mapping) else {}
 
 
 def _rope_theta(given: Mapping) -> float:
-    return float(_rope(given).get("rope_theta") or given["rope_theta"])
+    ropes = (given[name] for name in ("rope_scaling", "rope_parameters"))
+    found = [rope["rope_theta"] for rope in ropes if isinstance(rope, Mapping) and rope.get("rope_theta")]
+    return float(found[0] if found else given["rope_theta"])
 
 
 def _rope_scaling(given: Mapping) -> tuple[float, ...]:
@@ -206,7 +208,12 @@ COMMON = {
     "extra": {"rope_parameters": None},
     # pretraining_tp: only the order of a sum.
     "ignored_keys": ("pretraining_tp",),
-    "legacy": {"rope_interleaved": (False,), "is_llama_config": (True,), "use_bidirectional_attention": (None, False)},
+    "legacy": {
+        "rope_interleaved": (False,),
+        "is_llama_config": (True,),
+        "use_bidirectional_attention": (None, False),
+        "use_mrope": (False,),
+    },
     "legacy_tokenizers": dict.fromkeys(("llama", "mistral", "gemma"), "sentencepiece"),
     "special": roles(bos="start", eos="end", unk="unknown", pad="pad"),
     "task": "text-generation",

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from input_pipeline.io import read_json, read_object
-from input_pipeline.tokenizers import export, sentencepiece, wordpiece
+from input_pipeline.tokenizers import export, huggingface, sentencepiece, wordpiece
 from input_pipeline.tokenizers import store as tokenizer_store
 from input_pipeline.tokenizers.base import Tokenizer, is_code, special_ids
-from input_pipeline.tokenizers.huggingface import kind_of
 from input_pipeline.tokenizers.settings import KINDS
 from pretrain import workdir
 from pretrain.errors import UserError
@@ -56,7 +55,7 @@ def section(folder: Path, kinds: tuple[str, ...], prepared: bool = False) -> dic
         for name in FILES[kind]:
             path = folder / name
             if not path.is_file() or (
-                kind == "wordpiece" and name == JSON and kind_of(read_object(path, "model")) != "WordPiece"
+                kind == "wordpiece" and name == JSON and huggingface.kind_of(read_object(path, "model")) != "WordPiece"
             ):
                 continue
             if kind == "xlm" and not prepared:  # XLM's class runs Moses' scripts first, which are not here
@@ -140,7 +139,7 @@ def _added_tokens(folder: Path, settings: Mapping) -> set[str]:
 
 
 def _tokens(values: Iterable) -> set[str]:
-    return {*map(token_of, values)} - {None}
+    return {token for token in map(token_of, values) if isinstance(token, str)}  # `add_bos_token` is none
 
 
 def token_of(value) -> str | None:
@@ -208,6 +207,32 @@ def roles(folder: Path, section: Mapping, family: Family, given: Mapping) -> dic
     return by_role
 
 
+def frames(folder: Path, section: Mapping, special: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Special tokens that a folder's tokenizer puts around one text and around two, as `tokenizer.single` and `pair`.
+
+    Errors: UserError for a token without a role.
+    """
+    if section["kind"] != "huggingface":
+        settings = read_settings(folder, SETTINGS)
+        start = ("start",) * bool(
+            settings.get("add_bos_token", section["kind"] == "sentencepiece" and "start" in special)
+        )
+        end = ("end",) * bool(settings.get("add_eos_token"))
+        return (*start, "$A", *end), (*start, "$A", *end, *start, "$B", *end)
+    names, (_, model) = {i: name for name, i in special.items()}, huggingface.read(Path(section["path"]))
+
+    def parts(*texts: str) -> tuple[str, ...]:
+        encoded = model.encode(*texts)
+        found = []
+        for i, text in zip(encoded.ids, encoded.sequence_ids, strict=True):
+            if text is None and i not in names:
+                raise UserError(f"{folder}: {JSON} puts {model.id_to_token(i)} around texts, which has no role.")
+            found.append(names[i] if text is None else export.TEXTS[text])
+        return tuple(name for place, name in enumerate(found) if name not in export.TEXTS or name not in found[:place])
+
+    return parts("a"), parts("a", "b")
+
+
 def codes(section: Mapping) -> tuple[str, ...]:
     """Language codes of a tokenizer.json, in the order of their ids."""
     if section["kind"] != "huggingface":
@@ -229,12 +254,15 @@ def _language(model, special: Mapping[str, int]) -> dict[str, int]:
     return {export.LANGUAGE: (behind or ids)[0]} if ids else {}
 
 
-def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, context: int) -> dict[str, int]:
+def write(
+    source: Path, tokenizer: Tokenizer, folder: Path, family: Family, context: int, framed: bool = False
+) -> dict[str, int]:
     """Writes the tokenizer folder `source`, opened as `tokenizer`, for AutoTokenizer; returns its special ids.
 
-    `context` is the longest text in tokens. `language` is added for tokenizers with language codes. A SentencePiece
-    model that rewrites text stays a model file, as do CTRL's and XLM's files; the rest is a tokenizer.json. Errors:
-    UserError or DataError if the family's classes cannot read it.
+    `context` is the longest text in tokens. framed: texts get the family's template, whatever `source` adds. `language`
+    is added for tokenizers with language codes. A SentencePiece model that rewrites text stays a model file, as do
+    CTRL's and XLM's files; the rest is a tokenizer.json. Errors: UserError or DataError if the family's classes cannot
+    read it.
     """
     settings = {
         "model_input_names": list(family.inputs),
@@ -271,7 +299,7 @@ def write(source: Path, tokenizer: Tokenizer, folder: Path, family: Family, cont
     else:
         # A JSON file says itself what comes before a text; a model file of Llama does not.
         starts = kind == "sentencepiece" and "start" in tokenizer.special
-        model = export.tokenizer_json(source, *(family.template or STARTING * starts))
+        model = export.tokenizer_json(source, *(family.template or STARTING * starts), keep=not framed)
         model.save(str(folder / JSON))
         if "pad" in special:
             ids |= {"pad_token": special["pad"]}

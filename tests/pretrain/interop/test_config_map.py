@@ -61,6 +61,7 @@ def test_to_section_refuses(case, keys):
         ("bart", {"normalize_embedding": True, "normalize_before": False, "extra_pos_embeddings": 2}),
         ("mbart", {"normalize_before": True, "add_final_layer_norm": True, "normalize_embedding": True}),
         ("distilbert", {"tie_weights_": True}),
+        ("qwen2", {"use_mrope": False, "unsloth_fixed": True}),
         ("llama", {"rope_parameters": None, "rope_theta": 50.0, "rope_scaling": None, "pretraining_tp": 2}),
         ("qwen2", {"rope_parameters": None, "rope_theta": 50, "rope_scaling": {"type": "linear", "factor": 2.5}}),
         ("qwen2", {"layer_types": None}),
@@ -137,3 +138,10 @@ def test_to_section_defaults_are_those_of_the_class(case):
             continue
         keys = json.loads(config.to_json_string(use_diff=False))
         assert read(given) == read({name: value for name, value in keys.items() if name in known(CASES[case])}), absent
+
+
+def test_rope_scaling_beside_rope_parameters():
+    """Transformers reads `rope_scaling` where a file has both; the rate may stand in either."""
+    given = hub.answers()["llama"]["config"] | {"rope_parameters": {"rope_theta": 50.0, "rope_type": "default"}}
+    read = section("llama", given | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}})
+    assert (read["rope_scaling"], read["rope_theta"]) == ((4.0,), 50.0)

@@ -6,9 +6,11 @@ import hub
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers
 from goldens import make_models as peer
 from test_models import assert_equal_tensors, read_json
 
+from pretrain import cli
 from pretrain import config as configs
 from pretrain.checkpoints.restore import Checkpoints
 from pretrain.errors import UserError
@@ -242,3 +244,45 @@ def test_mix_of_hidden_states(kind, mix, tmp_path):
         batch["positions"] = jnp.broadcast_to(jnp.arange(ids.shape[-1]), ids.shape)
         _, outputs, _ = spec.objective.evaluate(BoundModel(spec.model, params, spec.inputs), batch, {})
         np.testing.assert_allclose(outputs["logits"], expected.numpy(), atol=1e-4, rtol=0)
+
+
+def scores_of_folder(folder, texts):
+    """Scores that Transformers' class and tokenizer give in a folder."""
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        return [model(**tokenizer(text, return_tensors="pt")).logits.softmax(-1).numpy()[0] for text in texts]
+
+
+@pytest.mark.parametrize("processor", ["none", "bytes", "start"])
+def test_decoder_reads_what_its_tokenizer_gives(processor, tmp_path, monkeypatch):
+    """Scores of texts: of the source, of its import, and of the import's export and after training here."""
+    made("GPT2ForSequenceClassification", "gpt2", tmp_path / "theirs")
+    parts = tokenizers.processors
+    backend = tokenizers.Tokenizer.from_file(str(tmp_path / "theirs/tokenizer.json"))
+    if processor == "bytes":
+        backend.post_processor = parts.ByteLevel(trim_offsets=False)
+    elif processor == "start":
+        end = ("<|endoftext|>", backend.token_to_id("<|endoftext|>"))
+        backend.post_processor = parts.TemplateProcessing("<|endoftext|> $A", special_tokens=[end])
+    backend.save(str(tmp_path / "theirs/tokenizer.json"))
+    settings = {"add_bos_token": False, "add_prefix_space": False, "eos_token": "<|endoftext|>"}
+    hub.write_settings(tmp_path / "theirs", **settings)
+    monkeypatch.chdir(tmp_path)
+    texts = ["hi x", "so it goes", "a"]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    assert cli.main(["import", "--folder=theirs", "--workdir=run"]) == 0
+    assert cli.main(["evaluate", "--workdir=run", "--data=jsonl:rows.jsonl", "--predictions=out.jsonl"]) == 0
+    ours = [[*json.loads(line)["scores"].values()] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert np.allclose(ours, scores_of_folder(tmp_path / "theirs", texts), atol=1e-4)
+    assert cli.main(["export", "--workdir=run", "--folder=back"]) == 0
+    assert np.allclose(ours, scores_of_folder(tmp_path / "back", texts), atol=1e-4)
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    config["tokenizer"].update(single=["$A", "end"], pair=["$A", "end", "$B", "end"])  # as trained here by default
+    (tmp_path / "run/config.json").write_text(json.dumps(config))
+    assert cli.main(["export", "--workdir=run", "--folder=framed"]) == 0
+    framed = tokenizers.Tokenizer.from_file(str(tmp_path / "framed/tokenizer.json"))
+    assert framed.encode("a").ids == [
+        *backend.encode("a", add_special_tokens=False).ids,
+        framed.token_to_id("<|endoftext|>"),
+    ]

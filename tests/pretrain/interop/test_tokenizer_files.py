@@ -258,3 +258,12 @@ def test_special_tokens_without_a_role_are_text(tmp_path, settings):
     (theirs / "added_tokens.json").write_text(json.dumps({"<new>" if "<new>" in str(settings) else "[PAD]": 263}))
     import_folder(str(theirs), str(tmp_path / "run"))
     assert len(pipeline.open_tokenizer(tmp_path / "run" / "tokenizer").encode("<new>")) > 1
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3", "gemma"])
+def test_released_settings_of_decoders(model_type, tmp_path):
+    hub.TOKENIZERS[model_type](tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(settings | {"add_bos_token": model_type != "qwen2", "add_eos_token": False}))
+    assert tokenizer_files.section(tmp_path, ("huggingface", "sentencepiece"), False)["kind"]

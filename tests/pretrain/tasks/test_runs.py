@@ -194,6 +194,16 @@ def test_questions_without_an_answer_in_squad_files(folder, capsys):
     assert all((row["prediction"] == "") == (row["no_answer"] > 0) for row in rows)
 
 
+def test_examples_without_labels_are_predicted(folder, capsys):
+    assert cli.main([*recipe(folder, "classification"), "--config.train.steps=2", "--config.schedule.warmup=0"]) == 0
+    (folder / "new.jsonl").write_text('{"text": "a fine film"}\n{"text": "a dull one", "label": ""}\n')
+    assert cli.main(["evaluate", "--workdir=run", "--data=jsonl:new.jsonl"]) == 2
+    assert "--predictions" in capsys.readouterr().err
+    assert cli.main(["evaluate", "--workdir=run", "--data=jsonl:new.jsonl", "--predictions=out.jsonl"]) == 0
+    rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    assert [row["label"] for row in rows] == [None, None] and {row["prediction"] for row in rows} <= {"bad", "good"}
+
+
 def test_predictions_are_of_tasks(whole, capsys):
     assert cli.main(["evaluate", f"--workdir={whole}", "--predictions=out.jsonl"]) == 2
     assert "--predictions" in capsys.readouterr().err
