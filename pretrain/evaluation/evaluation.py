@@ -101,8 +101,8 @@ def score(
     with at least length - stride tokens of context. `batches` limits the pass; 0 means the whole split. `timed` adds
     `tokens_per_second`, padding excluded. `decode` adds measures of decoded targets (`pretrain.evaluation.decoded`) on
     that many examples per source, None for all. `unlabelled` examples of a task are predicted where none has a label,
-    without terms. `cut` is called after each batch; if it returns True, the result is
-    None. Errors: UserError where no token is scored, or where there is nothing to decode.
+    without terms. `cut` is called after each batch; if it returns True, the result is None. Errors: UserError where no
+    token is scored, or where there is nothing to decode.
     """
     config, spec = run.config, run.spec
     to_decode = tasks(run, split, decode=decode)
