@@ -18,7 +18,7 @@ def best_spans(start: jax.Array, end: jax.Array, begins: jax.Array, ends: jax.Ar
     start = jnp.where(begins, start, OUT)
     end = jnp.pad(jnp.where(ends, end, OUT), ((0, 0), (0, width - 1)), constant_values=OUT)
     # The best end of each start; the N best spans begin at the N starts whose best spans are best.
-    reach = jax.lax.reduce_window(end, -jnp.inf, jax.lax.max, (1, width), (1, 1), "valid")
+    reach = jax.lax.reduce_window(end, -jnp.inf, jax.lax.max, (1, width), (1, 1), "VALID")
     _, first = jax.lax.top_k(start + reach, number)
     last = first[:, :, None] + jnp.arange(width)[None, None]
     rows = jnp.arange(len(start))[:, None, None]
