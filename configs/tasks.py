@@ -29,6 +29,9 @@ Cost: SST-2 takes 6,314 updates of 32 rows of about 32 tokens, 4.2e15 FLOPs for 
 
 Expect of BERT base on the validation sets: about 58 (CoLA, Matthews), 93 (SST-2), 87 (MRPC, accuracy), 89 (STS-B,
 Spearman), 84 (MNLI), 91 (QNLI), 66 (RTE), 80.8 exact and 88.5 F1 (SQuAD 1.1).
+translation of Multi30k from a T5 of 1.4M parameters (t5.py:mini_stdlib, width 128, 4,000 pieces, 300 updates on the
+same text) reached BLEU 30.3 and chrF 53.8 on its 2016 test set after 1,500 updates of 48 rows of 64 tokens, with rsqrt,
+hold 1,000 and peak 0.015: 20 minutes on 2 CPU cores that others shared. Peak 0.001 is too slow for so young a model.
 """
 
 from configs import common
