@@ -68,7 +68,7 @@ PRETRAINED = {
 }
 WAYS = {
     "frozen": {"optimizer.frozen": BODY, "schedule.peak": 1e-2},
-    "mixed": {"model.mix": "true", "optimizer.frozen": "('*', '!task_head*', '!mix*')", "schedule.peak": 1e-2},
+    "mixed": {"model.mix": "plain", "optimizer.frozen": "('*', '!task_head*', '!scalar_mix*')", "schedule.peak": 1e-2},
     "tuned": {},
     "layer decay": {"optimizer.layer_decay": 0.8},
     "unfreezing": {"optimizer.unfreeze": "eighth"},

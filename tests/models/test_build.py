@@ -51,7 +51,7 @@ def test_build_refuses_impossible_fields(kind, changes, key):
 def test_build_makes_every_kind_from_its_section(kind):
     """Fields are the keys of the section, and models are hashable, as static arguments of `jit` must be."""
     model = models.build(section(kind))
-    own = {"parent", "name", "task"} | ({"summary"} if kind == "recurrent" else set())  # which serves no task
+    own = {"parent", "name", "task"} | ({"summary", "mix"} if kind == "recurrent" else set())  # which serves no task
     assert {field.name for field in dataclasses.fields(model)} - own == set(section(kind)) - {"kind"}
     assert hash(model) is not None
 
