@@ -1,7 +1,6 @@
 """Causal language modelling: each token is predicted from those before it."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 import numpy as np
 
@@ -17,7 +16,6 @@ class CausalLM(Objective):
 
     kind = "causal"
     layouts = ("concat", "packed", "stream", "document")
-    choices: ClassVar = {"loss_on": ("all", "targets")}
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None):
         self.coded, self.tokenizer = section["coded"], tokenizer

@@ -5,6 +5,7 @@ A row holds one example, or with layout packed_examples as many as fit, each a s
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -153,6 +154,7 @@ class Answers(Pairs, CausalLM):
     """
 
     special = ("end",)
+    choices: ClassVar = {"loss_on": ("all", "targets")}
 
     def __init__(self, section: Mapping, tokenizer: Tokenizer | None = None, frame: Frame | None = None):
         self.section, self.length = section, frame.length if frame else 0

@@ -33,12 +33,15 @@ class Causal(SmoothedObjective):
 
     @classmethod
     def of_section(cls, section: Mapping) -> type["Causal"]:
-        return Answers if reads_records(section) else cls
+        if reads_records(section):
+            return Answers
+        # The section of another objective with these scores may lack both keys.
+        if section.get("metrics") or section.get("loss_on", "all") != "all":
+            raise UserError("config.objective.metrics and loss_on=targets need records. Set config.objective.inputs.")
+        return cls
 
     @classmethod
     def from_config(cls, config, model) -> "Causal":
-        if config.objective.metrics or config.objective.loss_on != "all":
-            raise UserError("config.objective.metrics and loss_on=targets need records. Set config.objective.inputs.")
         # A start symbol has a row of the input table alone.
         predicted = model.vocab_size if model.input_vocab_size > model.vocab_size else None
         bits_metric = "bits_per_dim" if config.data.image else "bits_per_byte"
