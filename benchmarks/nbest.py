@@ -59,7 +59,7 @@ def ours(task, table, batch, scores, cut):
     import jax
 
     from pretrain.losses.nbest import best_spans
-    from pretrain.tasks.predictions import Answers
+    from pretrain.tasks.predictions import ExtractedAnswers
 
     width, best = task.section["max_answer"], task.section["best"]
 
@@ -82,7 +82,7 @@ def ours(task, table, batch, scores, cut):
         for part in range(parts):
             found = search(start[part], end[part], context[part])
             outputs.append(dict(zip(("scores", "first", "last"), found, strict=True)) | {"no_answer": none[part]})
-        answers = Answers(task.section, passes, outputs)
+        answers = ExtractedAnswers(task.section, passes, outputs)
         if not cut:
             return answers
         return [next(answers.best(place))[0] for place in range(len(answers.examples))]
@@ -142,8 +142,8 @@ def main():
     times = report.interleave(runs, 3 if args.quick else 15, warmup=1)
     name = f"{number:,} questions, {len(table):,} windows of {LENGTH}"
     rows = [
-        report.compare(f"{name}, spans", times["spans"], times["loop"], "a loop in Python", target=TARGET),
-        report.compare(f"{name}, answers", times["answers"], times["loop"], "a loop in Python"),
+        report.compare(f"{name}, spans", times["spans"], times["loop"], "a loop in Python"),
+        report.compare(f"{name}, answers", times["answers"], times["loop"], "a loop in Python", target=TARGET),
         report.Result("questions with the same best answer", 100 * float(same), "%"),
     ]
     report.show(rows, args, {"questions": number, "length": LENGTH, "batch": BATCH, **task.section})

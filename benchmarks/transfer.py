@@ -12,7 +12,7 @@ draws anew; accuracy is that on --test after the last update, the median of --tr
     scratch                BERT's tokenizer and model with random weights
     frozen, mixed, tuned   the head alone; the head and a mixture of all layers; everything
     layer decay            rates fall by 0.8 a layer (ELECTRA)
-    unfreezing             one layer more, from the top, in each eighth of the updates (ULMFiT)
+    unfreezing             one layer more, from the top, in each epoch (ULMFiT)
     LoRA                   changes of rank 8 of queries and values, with the head
 
 Runs that are in FOLDER are resumed or reused.
@@ -71,7 +71,7 @@ WAYS = {
     "mixed": {"model.mix": "plain", "optimizer.frozen": "('*', '!task_head*', '!scalar_mix*')", "schedule.peak": 1e-2},
     "tuned": {},
     "layer decay": {"optimizer.layer_decay": 0.8},
-    "unfreezing": {"optimizer.unfreeze": "eighth"},
+    "unfreezing": {"optimizer.unfreeze": -1},
     "LoRA": {"model.lora": 8, "schedule.peak": 3e-3},
 }
 
@@ -130,8 +130,7 @@ def tuning(name: str, labels: int, way: str, args, runs: Path) -> dict:
         "checkpoint.keep_best": "false",
         "log.tensorboard": "false",
     }
-    changes = {key: value if value != "eighth" else steps // 8 for key, value in WAYS[way].items()}
-    return {key: str(value) for key, value in (keys | changes).items()}
+    return {key: str(value) for key, value in (keys | WAYS[way]).items()}
 
 
 def tune(name: str, labels: int, way: str, args, runs: Path) -> list[report.Result]:

@@ -18,6 +18,7 @@ from input_pipeline.errors import DataError
 from input_pipeline.io import Folders, open_path
 from input_pipeline.sources import parser
 from input_pipeline.sources.base import Source
+from input_pipeline.sources.parser import EXAMPLES
 from input_pipeline.splits import SPLITS, check_overlap, holdout_share
 from input_pipeline.token_store.store import MANIFEST
 from input_pipeline.tokenizers import settings as tokenizer_settings
@@ -25,7 +26,6 @@ from input_pipeline.tokenizers import store as tokenizer_store
 from input_pipeline.tokenizers.base import Tokenizer
 
 PROBE_BYTES = 1 << 16  # bytes of a source in which its first record is searched
-EXAMPLES = ("examples", "packed_examples")  # layouts of records, one a row or several
 WITHOUT_ENDS = ("concat", "stream", "examples")  # layouts that need no token between documents
 UNMIXED = ("stream", *EXAMPLES)  # layouts that do not mix sources
 OF_SENTENCES = ("pairs", "sentences", "halves")  # layouts that need to know where sentences end

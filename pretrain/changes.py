@@ -8,6 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from input_pipeline.sources.parser import EXAMPLES
 from pretrain.config import as_tuples, flat, saved, unknown_key
 from pretrain.errors import UserError, join_some
 from pretrain.metrics.goodput import read_rows
@@ -51,7 +52,7 @@ def _within(key: str, names: Sequence[str]) -> bool:
 
 def differences(old: Mapping, new: Mapping, allowed: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:
     """Keys that `new` changes in a run that began as `old`, and may not: (value there, value here)."""
-    free = (*FREE, DROPOUT, *allowed, *(() if flat(new).get("data.layout", "").endswith("examples") else OF_TASKS))
+    free = (*FREE, DROPOUT, *allowed, *(() if flat(new).get("data.layout") in EXAMPLES else OF_TASKS))
     return {key: pair for key, pair in _changed(old, new).items() if not _within(key, free)}
 
 

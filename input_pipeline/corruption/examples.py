@@ -19,7 +19,7 @@ from input_pipeline.sources.records import value_at
 from input_pipeline.tokenizers.base import Tokenizer
 
 NUMBER = str | int | float
-UNLABELLED = -1  # of examples to predict alone
+UNLABELLED = -(1 << 30)  # target of examples to predict alone; below every class and number
 TEXTS = ("$A", "$B")  # in a frame
 FIELD = re.compile(r"\{([^{}]+)\}")  # in a template
 
@@ -176,15 +176,9 @@ class Regression(Labelled):
 
     kind = "regression"
     label_type = REAL
-    labelled = ""
 
     def target(self, record: Mapping) -> float:
-        return float(value_at(record, self.section["label"], NUMBER))
-
-    def write(self, batch: Mapping[str, np.ndarray], slots: np.ndarray, examples: Sequence[Example]) -> None:
-        super().write(batch, slots, examples)
-        # Every number is a label, -1 too.
-        batch["labels"][slots], batch["weights"][slots] = [one.target for one in examples], 1
+        return number_of(record, self.section["label"])
 
 
 class Grouped(Labelled):
@@ -277,12 +271,7 @@ class Siamese(Grouped):
         """The class or number; of pairs that only belong together 1."""
         if not self.labelled:
             return 1.0
-        if self.classes:
-            return super().target(record)
-        try:
-            return float(value_at(record, self.section["label"], NUMBER))
-        except DataError:
-            return UNLABELLED
+        return super().target(record) if self.classes else number_of(record, self.section["label"])
 
     def write_row(self, batch: Mapping[str, np.ndarray], index, texts: Sequence[np.ndarray]) -> None:
         for side, text in enumerate(texts):
@@ -381,6 +370,18 @@ def fill_template(template: str, record: Mapping) -> str:
         raise DataError(f"label '{found}' is none of {match[0]}. Name its class there.")
 
     return FIELD.sub(value, template)
+
+
+def number_of(record: Mapping, field: str) -> float:
+    """The number at a field; UNLABELLED if it is missing or empty. Errors: DataError if it is none."""
+    try:
+        value = str(value_at(record, field, NUMBER)).strip()
+    except DataError:
+        value = ""
+    try:
+        return float(value or UNLABELLED)
+    except ValueError:
+        raise DataError(f"label '{value}' is not a number. Change objective.label.") from None
 
 
 def label_of(record: Mapping, field: str, names: Sequence[str]) -> int:

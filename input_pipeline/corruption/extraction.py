@@ -12,7 +12,11 @@ from input_pipeline.batch_spec import INTEGER, Feature, by_row, by_token
 from input_pipeline.corruption.examples import UNLABELLED, Example, Labelled, text_of, value_at
 from input_pipeline.errors import DataError
 
-NOWHERE, OUTSIDE, INSIDE = -2, 0, 1  # targets: an answer that its text does not hold, and answers of windows
+NOWHERE, OUTSIDE, INSIDE = (
+    UNLABELLED - 1,
+    0,
+    1,
+)  # targets: an answer that its text does not hold, and answers of windows
 FIRST_TOKEN = 2  # place in an example's last part: the window's first token in the text
 READ, BEGINS = 1, 2  # in the feature `context`: tokens of the window, and those that may begin an answer
 

@@ -16,10 +16,10 @@ from input_pipeline.corruption.examples import FIELD, NUMBER, UNLABELLED, Exampl
 from input_pipeline.corruption.seq2seq import DECODER, ENCODER, Seq2Seq
 from input_pipeline.errors import DataError
 from input_pipeline.packing.seq2seq import truncate
+from input_pipeline.sources.parser import EXAMPLES
 from input_pipeline.sources.records import value_at
 from input_pipeline.tokenizers.base import Tokenizer
 
-LAYOUTS = ("examples", "packed_examples")
 CONTENT = "{content}"  # in a template of turns: what a role says
 
 
@@ -57,10 +57,10 @@ def references(record: Mapping, section: Mapping) -> list[str]:
     return found
 
 
-class Pairs:
-    """What both kinds of objectives of texts share."""
+class PromptsAndAnswers:
+    """What text to text and prompts of decoders share."""
 
-    layouts = LAYOUTS
+    layouts = EXAMPLES
     labelled = "targets"
     classes = ()
     windows = False
@@ -88,7 +88,7 @@ class Pairs:
         """(tokens of examples on each side, int64 [n, S], those of a row), from the sizes [n, K] of their parts."""
 
 
-class TextToText(Pairs, Seq2Seq):
+class TextToText(PromptsAndAnswers, Seq2Seq):
     """A text to read and a text to write, each in the frame of `tokenizer.single`; features of `Seq2Seq`.
 
     Targets have what the frame has in front of a text, the text and the end token: BART's begin with <s>.
@@ -147,7 +147,7 @@ class TextToText(Pairs, Seq2Seq):
         return self.start_id, [i for code in self.frames[0] for i in (ids if code == Frame.TEXT else [code])]
 
 
-class Answers(Pairs, CausalLM):
+class Answers(PromptsAndAnswers, CausalLM):
     """A prompt and its answer, or a conversation, in one row; of an example the ids, and which of them are scored.
 
     Rows begin as those of `CausalLM` do. `prompt` [B] is the number of tokens before the last answer of a row.

@@ -36,8 +36,8 @@ def prepare(
     task = corruption.build(objective, opened, frame)
     limit = data["bad_records"] if data["on_bad_record"] == "skip" else 0.0
     read = sorted((key, value) for key, value in objective.items() if key not in OF_LOSSES)
-    # Windows depend on the length of rows.
-    settings = repr((read, opened.fingerprint, frame.frames, *[frame.length] * task.windows))
+    # Windows depend on the length of rows. Tables of earlier versions have another UNLABELLED.
+    settings = repr((read, opened.fingerprint, frame.frames, UNLABELLED, *[frame.length] * task.windows))
     digest = hashlib.blake2b(settings.encode(), digest_size=4).hexdigest()
     tables = {}
     for name, found in sources.items():
@@ -56,7 +56,7 @@ def prepare(
             raise DataError(f"data.balanced=True: objective.kind={task.kind} has no classes. Set it to False.")
         number, seed, every = data["examples"], data["seed"], len(tables["train"].json_ends)
         classes = task.classes if data["balanced"] else ()
-        tables["train"] = tables["train"].draw(number, seed, bool(task.labelled), classes)
+        tables["train"] = tables["train"].draw(number, seed, classes)
         report(f"drew {number:,} of {every:,} training records by config.seed={seed}")
     return ExampleCorpus(data, opened, task, {name: table for name, table in tables.items() if len(table)})
 

@@ -73,16 +73,16 @@ class Examples:
             json_ends=text_ends,
         )
 
-    def draw(self, number: int, seed: int, labelled: bool, classes: Sequence[str] = ()) -> "Examples":
-        """`number` of the records, drawn by the seed: as many of each class, if `classes` names them.
+    def draw(self, number: int, seed: int, classes: Sequence[str] = ()) -> "Examples":
+        """`number` of the records with a label, drawn by the seed: as many of each class, if `classes` names them.
 
-        labelled: only of records with a label. Errors: DataError if there are too few.
+        Errors: DataError if there are too few.
         """
         # The first example of a record tells its class.
         first = np.unique(self.numbers, return_index=True)[1]
         targets = self.targets[first]
         groups = {f" of {name}": targets == place for place, name in enumerate(classes)}
-        groups = groups or {"": targets != UNLABELLED if labelled else np.ones(len(targets), np.bool_)}
+        groups = groups or {"": targets != UNLABELLED}
         if number % len(groups):
             raise DataError(f"data.examples={number}: not divisible by {len(groups)} labels. Change it.")
         wanted = np.zeros(len(self.json_ends), np.bool_)

@@ -17,6 +17,7 @@ from input_pipeline.sources.records import Parallel
 from input_pipeline.sources.text import StandardLibrary
 from input_pipeline.sources.tfds import TensorFlowDataset
 
+EXAMPLES = ("examples", "packed_examples")  # layouts of whole records, one a row or several
 FIELDS = ("field", "fields", "code", "language")
 TABLE, CSV = (*FIELDS, "labels"), (*FIELDS, "quotes", "columns")
 CONLL = (*FIELDS, "columns", "prefix")
@@ -68,7 +69,7 @@ def named_sources(given: Sequence[str], key: str) -> dict[str, str]:
 
 def parse_data(data: Mapping, text: str, key: str) -> list[Source]:
     """The sources of `text` as `data`, the section of the config, has them read. Errors: DataError."""
-    whole = data["layout"].endswith("examples")
+    whole = data["layout"] in EXAMPLES
     limit = data["bad_records"] if data["on_bad_record"] == "skip" else 0.0
     found = [dataclasses.replace(source, bad_records=limit) for source in parse(text, key, data["image"], whole)]
     return [source.replacing_surrogates() for source in found] if data["replace_surrogates"] else found

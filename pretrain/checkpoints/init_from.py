@@ -112,6 +112,8 @@ class Weights:
 
     def base(self, frozen: Collection[str], params) -> restore.Base | None:
         """The checkpoint as the base of a run's `frozen` parameters: of those that it holds in the same type."""
+        if not frozen:
+            return None
         # A parameter of another type was cast when it was loaded: no other checkpoint has those bits.
         there, here = self._metadata(), _flatten(params)
         names = [

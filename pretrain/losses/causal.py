@@ -111,9 +111,8 @@ class Answers(Causal):
             )
         if section.metrics and config.evaluate.beyond:
             raise UserError("config.evaluate.beyond: needs an encoder_decoder. Set config.objective.target_length.")
-        predicted = model.vocab_size if model.input_vocab_size > model.vocab_size else None
-        how = config.train.z_loss, config.train.label_smoothing, predicted, None
-        return cls(*how, tuple(section.metrics), section.target_length, context)
+        how = dataclasses.replace(Causal.from_config(config, model), bits_metric=None)
+        return cls(**vars(how), metrics=tuple(section.metrics), most_written=section.target_length, context=context)
 
     @property
     def writes(self) -> bool:

@@ -11,7 +11,7 @@ from input_pipeline.corruption.extraction import BEGINS
 from models.transformer.task_head import Task
 from pretrain.errors import UserError
 from pretrain.losses.examples import ExampleObjective
-from pretrain.losses.nbest import OUT, best_spans
+from pretrain.losses.nbest import LOWEST, best_spans
 from pretrain.losses.objective import BoundModel
 
 OF_NO_ANSWER = ("HasAns", "NoAns", "best")  # begin the names of SQuAD 2.0's metrics
@@ -58,11 +58,11 @@ class Extraction(ExampleObjective):
         return {"loss": jnp.sum(batch["weights"] * losses)}, outputs, carried
 
     def logits(self, model: BoundModel, batch: Mapping, carried, key):
-        """([B, T, 2] float32 of an answer's first and last token, recurrent state); OUT at padding."""
+        """([B, T, 2] float32 of an answer's first and last token, recurrent state); LOWEST at padding."""
         hidden, carried = self.states(model, batch, carried, key)
         logits = model.predict(hidden, None, batch["row"], key)
         # Rows of one text score alike in batches of any length.
-        return jnp.where(batch["segments"][..., None] > 0, logits, OUT), carried
+        return jnp.where(batch["segments"][..., None] > 0, logits, LOWEST), carried
 
     def losses(self, logits, labels):
         chosen = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=1), labels[:, None], axis=1)[:, 0]

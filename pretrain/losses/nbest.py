@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-OUT = -1e30  # below every score; finite, so that sums and differences are too
+LOWEST = -1e30  # below every score; finite, so that sums and differences are too
 
 
 def best_spans(start: jax.Array, end: jax.Array, begins: jax.Array, ends: jax.Array, width: int, number: int):
@@ -11,12 +11,12 @@ def best_spans(start: jax.Array, end: jax.Array, begins: jax.Array, ends: jax.Ar
 
     start, end: scores [B, T] of a span's first and last token; a span has their sum. begins, ends: bool [B, T], where
     one may begin and end. width: tokens of the longest span. Exact: no best start or end is chosen alone. Where rows
-    have fewer spans, the others score below OUT / 2.
+    have fewer spans, the others score below LOWEST / 2.
     """
     T = start.shape[1]
     width, number = min(width, T), min(number, T)
-    start = jnp.where(begins, start, OUT)
-    end = jnp.pad(jnp.where(ends, end, OUT), ((0, 0), (0, width - 1)), constant_values=OUT)
+    start = jnp.where(begins, start, LOWEST)
+    end = jnp.pad(jnp.where(ends, end, LOWEST), ((0, 0), (0, width - 1)), constant_values=LOWEST)
     # The best end of each start; the N best spans begin at the N starts whose best spans are best.
     reach = jax.lax.reduce_window(end, -jnp.inf, jax.lax.max, (1, width), (1, 1), "VALID")
     _, first = jax.lax.top_k(start + reach, number)

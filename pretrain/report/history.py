@@ -113,11 +113,6 @@ class History:
         """
         return [{"step": step} | self._checkpoint(step) for step in self.folder.steps()]
 
-    @functools.cached_property
-    def measure(self) -> str | None:
-        """The measure of the newest checkpoint that has a loss."""
-        return next((one["measure"] for one in reversed(self.checkpoints()) if one["loss"] is not None), None)
-
     def _checkpoint(self, step: int) -> dict:
         folder, found = self.folder.checkpoint(step), {"loss": None, "measure": None, "bytes": None}
         if (folder / workdir.LOSS).is_file():

@@ -1,9 +1,10 @@
 """A page about runs in one file: tables, and curves by plotly with its JavaScript embedded."""
 
+import functools
 import html
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from configs import common
 from pretrain import changes
@@ -195,20 +196,21 @@ def _times(names, runs) -> str:
 def _checkpoints(names, runs) -> str:
     rows = []
     for name, run in zip(names, runs, strict=True):
-        for one in run.checkpoints():
-            size = one["bytes"]
-            rows.append((name, one["step"], _selecting(run, one), None if size is None else f"{amount(size)}B"))
+        found, describe = run.checkpoints(), _loss_in_words(run)
+        # What the newest ones are chosen by; a loss of another measure says nothing beside it.
+        measure = next((one["measure"] for one in reversed(found) if one["loss"] is not None), None)
+        for one in found:
+            loss = describe(one["loss"]) if one["loss"] is not None and one["measure"] == measure else None
+            rows.append((name, one["step"], loss, None if one["bytes"] is None else f"{amount(one['bytes'])}B"))
     return _table(("run", "step", "selects the best", "size"), rows)
 
 
-def _selecting(run: History, checkpoint: dict) -> str | None:
-    """What a checkpoint is chosen by; None if it was not evaluated so."""
-    if checkpoint["loss"] is None or checkpoint["measure"] != run.measure:
-        return None
+def _loss_in_words(run: History) -> Callable[[float], str]:
+    """A function that describes the loss of a checkpoint, as `describe_loss`."""
     try:
-        return describe_loss(configs.saved(str(run.folder.path)), checkpoint["loss"])
+        return functools.partial(describe_loss, configs.saved(str(run.folder.path)))
     except USER_ERRORS:  # a config of another version
-        return f"{checkpoint['loss']:.4f}"
+        return "{:.4f}".format
 
 
 def _short_names(runs: Sequence[History]) -> list[str]:

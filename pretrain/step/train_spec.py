@@ -210,7 +210,7 @@ def _inputs(model, features: set[str], layout: str) -> tuple[str, ...]:
     Without packing a row is one document with its padding last, so a causal model needs no segments, and kernels
     without segments, such as cuDNN's, can run it.
     """
-    unneeded = {"segments"} if model.causal and not layout.startswith("packed") else set()
+    unneeded = {"segments"} if model.causal and layout not in ("packed", "packed_examples") else set()
     return tuple(name for name in model.inputs if name in features - unneeded)
 
 

@@ -13,7 +13,7 @@ from input_pipeline.corruption.examples import UNLABELLED, text_of
 from input_pipeline.corruption.extraction import FIRST_TOKEN, answers_of
 from input_pipeline.examples.corpus import ExampleEvaluation
 from pretrain.decoding.beam_search import NOTHING
-from pretrain.losses.nbest import OUT
+from pretrain.losses.nbest import LOWEST
 from pretrain.tasks.metrics import Predicted, classes, measure, texts
 from pretrain.tasks.metrics.tagging import OUTSIDE
 
@@ -42,8 +42,7 @@ class Predictions:
 
     def measures(self) -> dict[str, float]:
         """The metrics of `config.objective.metrics`, over the examples with a label."""
-        every = not self.objective.labelled  # a number has no value that means none
-        labelled = np.flatnonzero(every | (self.targets != UNLABELLED))
+        labelled = np.flatnonzero(self.targets != UNLABELLED)
         if not len(labelled):
             return {}
         return measure(self.section["kind"], self.section["metrics"], self.found(labelled))
@@ -67,13 +66,15 @@ class Predictions:
         """Label, prediction and scores of the example at a place."""
         target, logits = self.targets[place], self.outputs["logits"][place]
         if not self.names:
-            return {"label": float(target), "prediction": float(logits[0])}
+            return {"label": self.name(target), "prediction": float(logits[0])}
         scores = dict(zip(self.names, np.round(softmax(logits), 6).tolist(), strict=True))
         return {"label": self.name(target), "prediction": self.names[int(logits.argmax())], "scores": scores}
 
-    def name(self, target: float) -> str | None:
-        """The name of a class; None for UNLABELLED."""
-        return None if target == UNLABELLED else self.names[int(target)]
+    def name(self, target: float) -> str | float | None:
+        """The name of a class, or a number; None for UNLABELLED."""
+        if target == UNLABELLED:
+            return None
+        return self.names[int(target)] if self.names else float(target)
 
     def write(self, path: Path) -> None:
         """Writes `rows` as JSON lines."""
@@ -104,7 +105,7 @@ class Tags(Predictions):
         return {"label": true or None, "prediction": predicted}
 
 
-class Answers(Predictions):
+class ExtractedAnswers(Predictions):
     """An answer to each question: the best span of all its windows, cut from its text by characters."""
 
     def __init__(self, section: Mapping, data: ExampleEvaluation, outputs: Sequence[Mapping[str, np.ndarray]]):
@@ -154,7 +155,7 @@ class Answers(Predictions):
         known = {""}
         for span in range(self.bounds[place], self.bounds[place + 1]):
             first, last = self.spans[span]
-            if self.scores[span] < OUT / 2:  # a row of fewer spans
+            if self.scores[span] < LOWEST / 2:  # a row of fewer spans
                 return
             answer = text[starts[first] : ends[last]]
             if answer not in known:
@@ -172,7 +173,7 @@ class Answers(Predictions):
         return found | ({"prediction": ""} if score > self.section["threshold"] else {}) | {"no_answer": score}
 
 
-class Texts(Predictions):
+class WrittenAnswers(Predictions):
     """A decoded answer for each example, without what follows `objective.stop` and white space around it."""
 
     @property
@@ -211,7 +212,7 @@ class Texts(Predictions):
         return {"label": right if len(right) > 1 else "".join(right) or None, "prediction": self.answers[place]}
 
 
-class Pairs(Predictions):
+class Similarities(Predictions):
     """The class of two texts, or the cosine of their embeddings."""
 
     def found(self, wanted: np.ndarray) -> Predicted:
@@ -227,11 +228,19 @@ class Pairs(Predictions):
     def row(self, place: int) -> dict:
         if self.names:
             return super().row(place)
-        label = None if self.targets[place] == UNLABELLED else float(self.targets[place])
-        return {"label": label, "prediction": float(cosines(*self.outputs["embeddings"][place]))}
+        return {
+            "label": self.name(self.targets[place]),
+            "prediction": float(cosines(*self.outputs["embeddings"][place])),
+        }
 
 
-OF_KIND = {"tagging": Tags, "extraction": Answers, "text": Texts, "causal": Texts, "siamese": Pairs}
+OF_KIND = {
+    "tagging": Tags,
+    "extraction": ExtractedAnswers,
+    "text": WrittenAnswers,
+    "causal": WrittenAnswers,
+    "siamese": Similarities,
+}
 
 
 def predictions(section: Mapping, data: ExampleEvaluation, outputs: Sequence[Mapping[str, np.ndarray]]) -> Predictions:

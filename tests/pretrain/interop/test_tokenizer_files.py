@@ -266,4 +266,5 @@ def test_released_settings_of_decoders(model_type, tmp_path):
     path = tmp_path / "tokenizer_config.json"
     settings = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(settings | {"add_bos_token": model_type != "qwen2", "add_eos_token": False}))
-    assert tokenizer_files.section(tmp_path, ("huggingface", "sentencepiece"), False)["kind"]
+    found = tokenizer_files.section(tmp_path, ("huggingface", "sentencepiece"), False)
+    assert (found["kind"], found["path"]) == ("huggingface", str(tmp_path / "tokenizer.json"))

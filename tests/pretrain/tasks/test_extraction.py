@@ -14,8 +14,8 @@ from input_pipeline.corruption.extraction import BEGINS, INSIDE, NOWHERE, OUTSID
 from input_pipeline.errors import DataError
 from input_pipeline.examples.table import from_examples
 from input_pipeline.tokenizers.base import Bytes
-from pretrain.losses.nbest import OUT, best_spans
-from pretrain.tasks.predictions import Answers
+from pretrain.losses.nbest import LOWEST, best_spans
+from pretrain.tasks.predictions import ExtractedAnswers
 
 LENGTH, QUESTION = 32, 9
 TEXT = "In May 1852 Ada Lovelace, born Byron, wrote of engines that weave. \u00c9mile read it."
@@ -112,7 +112,7 @@ def test_best_spans_are_those_of_all_pairs(T, width, number):
     found = best_spans(*map(jnp.asarray, (start, end, begins, ends)), width, number)
     for row, (scores, first, last) in enumerate(zip(*map(np.asarray, found), strict=True)):
         expected = brute_force(start[row], end[row], begins[row], ends[row], width)[: len(scores)]
-        assert len(scores) == min(number, T) and (scores[len(expected) :] < OUT / 2).all()
+        assert len(scores) == min(number, T) and (scores[len(expected) :] < LOWEST / 2).all()
         assert [*zip(first.tolist(), last.tolist(), strict=True)][: len(expected)] == [one[1:] for one in expected]
         np.testing.assert_allclose(scores[: len(expected)], [one[0] for one in expected], rtol=1e-6)
 
@@ -135,7 +135,7 @@ def test_answers_are_the_best_of_all_windows():
     outputs = {"scores": spans[0], "first": spans[1] - begin, "last": spans[2] - begin, "no_answer": none}
     data = SimpleNamespace(table=table, order=order, passes=SimpleNamespace())
     data.passes.context = SimpleNamespace(objective=task, batch_size=len(order))
-    answers = Answers(task.section, data, [outputs])
+    answers = ExtractedAnswers(task.section, data, [outputs])
     _, starts, ends = task.tokenizer.encode_with_offsets(TEXT)
     for question in range(4):
         mine = [row for row, one in enumerate(order) if numbers[one] == question]
@@ -144,7 +144,7 @@ def test_answers_are_the_best_of_all_windows():
             shift = examples[order[row]].parts[2][2] - begin[row, 0]
             for score, first, last in brute_force(start[row], end[row], context[row] == BEGINS, context[row] > 0, 12):
                 text = TEXT[starts[first + shift] : ends[last + shift]]
-                found[text] = max(score, found.get(text, OUT))
+                found[text] = max(score, found.get(text, LOWEST))
         row = answers.row(question)
         best = sorted((score, text) for text, score in found.items() if text)[::-1][:6]
         assert [one["text"] for one in row["answers"]] == [text for _, text in best]

@@ -194,14 +194,20 @@ def test_questions_without_an_answer_in_squad_files(folder, capsys):
     assert all((row["prediction"] == "") == (row["no_answer"] > 0) for row in rows)
 
 
-def test_examples_without_labels_are_predicted(folder, capsys):
-    assert cli.main([*recipe(folder, "classification"), "--config.train.steps=2", "--config.schedule.warmup=0"]) == 0
-    (folder / "new.jsonl").write_text('{"text": "a fine film"}\n{"text": "a dull one", "label": ""}\n')
+@pytest.mark.parametrize("kind", mostly(("classification", "regression", "siamese"), "siamese"))
+def test_examples_without_labels_are_predicted(kind, folder, capsys):
+    assert cli.main([*recipe(folder, kind), "--config.train.steps=2", "--config.schedule.warmup=0"]) == 0
+    rows = {"text": "a fine film", "question": "a"}, {"text": "a dull one", "question": "b", "label": "", "score": ""}
+    (folder / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert cli.main(["evaluate", "--workdir=run", "--data=jsonl:new.jsonl"]) == 2
     assert "--predictions" in capsys.readouterr().err
     assert cli.main(["evaluate", "--workdir=run", "--data=jsonl:new.jsonl", "--predictions=out.jsonl"]) == 0
     rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
-    assert [row["label"] for row in rows] == [None, None] and {row["prediction"] for row in rows} <= {"bad", "good"}
+    assert [row["label"] for row in rows] == [None, None]
+    assert all(
+        row["prediction"] in ("bad", "good") if kind == "classification" else 0 <= abs(row["prediction"]) < 9
+        for row in rows
+    )
 
 
 def test_predictions_are_of_tasks(whole, capsys):
@@ -252,6 +258,8 @@ def read_params(workdir):
         ("classification", ["--config.objective.label=class"], "no record has a label"),
         ("choice", ["--config.objective.number=3"], "objective.choices"),
         ("tagging", ["--config.objective.words=text"], "words and 6 tags"),
+        ("regression", ["--config.objective.label=label"], "label 'bad' is not a number"),
+        ("siamese", ["--config.objective.label=label"], "label 'bad' is not a number"),
         ("extraction", ["--config.objective.question=46"], "no room beside objective.question=46"),
         ("extraction", ["--config.objective.stride=40"], "objective.stride=40"),
         ("extraction", ["--config.objective.answers=spans"], "no record has a label"),
