@@ -25,21 +25,21 @@ def model_recipes() -> dict[str, Path]:
     return {name: path for name, path in recipes().items() if name not in OF_TASKS}
 
 
-def recipe_file(path: str) -> Path:
-    """The recipe that `path` names, relative to the current folder or to the checkout."""
+def recipe_file(path: str, flag: str = "--config") -> Path:
+    """The recipe that `path`, the value of a flag, names; relative to the current folder or to the checkout."""
     for file in (Path(path), ROOT / path):
         if file.suffix == ".py" and file.is_file():
             return file
     known = [f"configs/{name}.py" for name in recipes()]
-    raise UserError(f"--config={path}: no such recipe{nearest(path, known)}")
+    raise UserError(f"{flag}={path}: no such recipe{nearest(path, known)}")
 
 
-def recipe_module(path: str):
+def recipe_module(path: str, flag: str = "--config"):
     """The module of a recipe file, which may import modules next to it."""
-    file = recipe_file(path)
+    file = recipe_file(path, flag)
     spec = importlib.util.spec_from_file_location(f"recipe_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
-    with _recipe_code(path, file):
+    with _recipe_code(path, file, flag):
         spec.loader.exec_module(module)
     return module
 
@@ -55,7 +55,7 @@ def recipe_config(path: str, variant: str = "") -> ConfigDict:
 
 
 @contextlib.contextmanager
-def _recipe_code(path: str, file: Path):
+def _recipe_code(path: str, file: Path, flag: str = "--config"):
     """Runs a recipe's code: it may import modules next to it, and an exception becomes a UserError with its line.
 
     config_flags' own loader would put a whole traceback into the message.
@@ -69,6 +69,6 @@ def _recipe_code(path: str, file: Path):
         frames = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == file.name]
         line = f", line {frames[-1]}" if frames else ""
         message = str(error).partition("\n")[0]
-        raise UserError(f"--config={path}{line}: {type(error).__name__}: {message}. Correct the recipe.") from error
+        raise UserError(f"{flag}={path}{line}: {type(error).__name__}: {message}. Correct the recipe.") from error
     finally:
         sys.path.remove(str(file.parent.resolve()))

@@ -16,6 +16,9 @@ from pretrain.decoding.sampling import generate
 from pretrain.distributed.init import quiet
 from pretrain.errors import UserError, nearest
 from pretrain.parallel.mesh import ANY_DEVICES
+from pretrain.scoring.fill import Filled, fill
+from pretrain.scoring.requests import Scorer
+from pretrain.scoring.text_scores import score_texts
 from pretrain.step.checks import check_vocabulary
 from pretrain.step.train_spec import TrainSpec
 from pretrain.workdir import Workdir
@@ -43,10 +46,10 @@ class Run:
         with spread.unlocked():
             spread.train.backend = "jit"
             spread.mesh.update(ANY_DEVICES)
-        self._spec = TrainSpec.build(spread, devices)
-        check_vocabulary(self._spec.model, self.tokenizer.vocab_size)
+        self.spec = TrainSpec.build(spread, devices)
+        check_vocabulary(self.spec.model, self.tokenizer.vocab_size)
         checkpoints = Checkpoints(workdir)
-        shapes = self._spec.checkpoint_shapes(self._spec.layout.batch_shards()).params
+        shapes = self.spec.checkpoint_shapes(self.spec.layout.batch_shards()).params
 
         def read(number: int):
             checkpoints.check_made_with(number, self.tokenizer, self.config)
@@ -56,7 +59,7 @@ class Run:
         with quiet():
             self.step, params = checkpoints.read(step, checkpoints.find(step), read)
         # Rows have any length here, so each gets the attention backend that supports it.
-        self.model = self._spec.model.clone(attention_path="auto")
+        self.model = self.spec.model.clone(attention_path="auto")
         self.variables = {"params": params}
 
     def logits(self, tokens, **inputs) -> jax.Array:
@@ -74,9 +77,9 @@ class Run:
             self._check(name, values, rows)
         rows = {name: values.astype(np.int32) for name, values in rows.items()}
         count = len(rows["tokens"])
-        more = self._spec.layout.filled(count) - count  # padding rows, so that the devices divide them
+        more = self.spec.layout.filled(count) - count  # padding rows, so that the devices divide them
         filled = {name: np.pad(values, [(0, more)] + [(0, 0)] * (values.ndim - 1)) for name, values in rows.items()}
-        with self._spec.scope():
+        with self.spec.scope():
             found = self._forward(self.variables, filled)[:count]
         return found[0] if np.ndim(tokens) == 1 else found
 
@@ -115,10 +118,26 @@ class Run:
         ((new, _),) = generate(self.model, self.local_params, begun, temperature=temperature, **options)
         return before + self.tokenizer.continuation(begun[0], new, before)
 
+    def scorer(self, begins: bool = False, tokens: int = 0) -> Scorer:
+        """Scores requests (`pretrain.scoring.requests`); batches hold `tokens` tokens, 0 for the default."""
+        layout = self.spec.layout
+        return Scorer.build(self.model, self.variables, layout, self.tokenizer, self.config, begins, tokens)
+
+    def score(self, texts: Sequence[str | tuple[str, str]], tokens: bool = False) -> list[dict]:
+        """Nats, tokens, bytes, characters and words of each text, or of each (context, continuation).
+
+        With `tokens` also the pieces and the log-probability of each. Errors: UserError for models without likelihoods.
+        """
+        return score_texts(self.scorer(), texts, tokens)
+
+    def fill(self, text: str, top: int = 5) -> list[list[Filled]]:
+        """What may be in each gap of a text, as `pretrain.scoring.fill.fill`."""
+        return fill(self, text, top)
+
     @property
     def local_params(self):
         """The parameters whole on one device, for decoding: one prompt is not sharded."""
-        return jax.device_put(self.variables["params"], self._spec.mesh.local_devices[0])
+        return jax.device_put(self.variables["params"], self.spec.mesh.local_devices[0])
 
     @cached_property
     def _forward(self):

@@ -92,6 +92,10 @@ class Workdir:
         """Record of the keys that resumed runs changed."""
         return self.path / "changes.jsonl"
 
+    def scores(self, step: int) -> Path:
+        """Results of tasks that a checkpoint was asked."""
+        return self.path / "scores" / f"{step}.json"
+
     @property
     def profile(self) -> Path:
         return self.path / "profile"

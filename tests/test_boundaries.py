@@ -67,6 +67,7 @@ FLOORS = {
         {"interop", "report"},
         {"training"},
         {"run"},
+        {"scoring"},
         {"evaluation"},
         {"tasks"},
         {"decoding", "plan"},

@@ -106,6 +106,10 @@ class Evaluate(CheckpointArguments):
         (), "score this source instead, such as text:/books/*.txt; repeat it for a table, such as de:jsonl:de.jsonl"
     )
     task: str = argument("", "score as a recipe of a task does, such as configs/tasks.py:stsb_cosine")
+    tasks: str = argument("", "ask these tasks without training, such as hellaswag,lambada or my_tasks.py:mine")
+    shots: str = argument("0", "of --tasks: examples in front of each item, such as 0,1,5 for a row each")
+    limit: int = argument(non_negative(0), "of --tasks: ask the first N items; 0: all")
+    start_token: bool = argument(False, "of --tasks: begin each prompt with the token that began texts in training")
     stride: int = argument(non_negative(0), "tokens between the starts of two windows; 0: as the config")
     length: int = argument(non_negative(0), "tokens of a window; 0: as the config")
     batch_size: int = argument(non_negative(0), "rows of a batch; 0: as the config, or 1 for recurrent memory")
@@ -115,8 +119,30 @@ class Evaluate(CheckpointArguments):
     )
     gzip: bool = argument(False, "also print bits per byte of gzip -9 on the same text")
     xz: bool = argument(False, "also print bits per byte of xz -9 on the same text")
-    predictions: str = argument("", "of tasks: write each example with its label, prediction and scores as JSON lines")
+    predictions: str = argument("", "of tasks: write each example with its prediction and scores as JSON lines")
     word_level: bool = argument(False, "also print perplexity per word, line ends included, as for WikiText")
+    format: str = how_printed()
+
+
+INPUT = "file of texts: JSON lines, one text a line, or a source such as csv:FILE"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Score(CheckpointArguments):
+    """Scores texts: nats, tokens, bytes, characters and words of each."""
+
+    input: str = argument("", INPUT, required="a file of texts, such as --input=texts.jsonl")
+    output: str = argument("", "file of JSON lines for the scores of each text")
+    tokens: bool = argument(False, "write the log-probability of each token, too")
+    format: str = how_printed()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fill(CheckpointArguments):
+    """Fills the gaps of a text: [MASK], or T5's and BART's gaps."""
+
+    text: str = argument("", "the text", required="a text with a gap, such as --text='Paris is in [MASK].'")
+    top: int = argument(count(5, below=2**20), "likeliest pieces to print for each gap")
     format: str = how_printed()
 
 

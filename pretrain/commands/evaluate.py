@@ -21,6 +21,7 @@ from pretrain.checkpoints.average import CheckpointAverage
 from pretrain.checkpoints.restore import Checkpoints
 from pretrain.checkpoints.teacher import load_teacher
 from pretrain.commands.arguments import Evaluate
+from pretrain.commands.evaluate_tasks import ask_tasks
 from pretrain.commands.shared import check_processes
 from pretrain.distributed.heartbeat import Watchdog
 from pretrain.distributed.init import print_on_host0, start
@@ -51,7 +52,7 @@ def run(arguments: Evaluate) -> None:
         overrides = [("evaluate.batch_size", "1"), *overrides]
     configs.with_overrides(config, overrides)
     check_processes(arguments, config)
-    score_checkpoint(config, arguments)
+    (ask_tasks if arguments.tasks else score_checkpoint)(config, arguments)
 
 
 def score_checkpoint(config, arguments: Evaluate) -> None:

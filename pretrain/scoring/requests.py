@@ -1,0 +1,122 @@
+"""Texts to score, as ids: a continuation behind its context, a whole text, and windows of a long one."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from input_pipeline import corruption
+from input_pipeline.tokenizers.base import Tokenizer
+from pretrain.errors import UserError
+from pretrain.losses.mlm import Masked
+from pretrain.scoring.likelihood import Likelihood, Row, Scored
+from pretrain.scoring.pseudo import PseudoLikelihood, predicts_masked
+
+
+class Request(NamedTuple):
+    """The likelihood of `continuation` behind `context`; an empty context is the start of a text."""
+
+    context: str
+    continuation: str
+
+
+@dataclass
+class Scorer:
+    """Scores texts with one checkpoint; how depends on the model alone.
+
+    Decoders read context and continuation as one text; encoder-decoders read the context in the encoder; encoders mask
+    one token of the continuation after the other (pseudo-likelihood, Salazar et al. 2020).
+    begins: put the start or end token in front of every context, as in training, not only of empty ones.
+    cut: requests so far whose context was cut at its beginning.
+    """
+
+    tokenizer: Tokenizer
+    score_rows: Callable[[Sequence[Sequence[Row]]], list[list[Scored]]]
+    start: int | None = None
+    begins: bool = False
+    masked: bool = False
+    prompts: Callable | None = None  # of an encoder-decoder's objective
+    context: int = 0
+    reserved: int = 0  # places of a row's special tokens
+    cut: int = 0
+
+    @staticmethod
+    def build(model, params, layout, tokenizer, config, begins: bool = False, tokens: int = 0) -> "Scorer":
+        """The scorer of a model. Errors: UserError for models that give no likelihood."""
+        single, pair = config.tokenizer.single, config.tokenizer.pair
+        frame = corruption.Frame(single, pair, tokenizer.special)
+        options = {"tokens": tokens} if tokens else {}
+        common = {"tokenizer": tokenizer, "context": model.context}
+        if not model.has_token_head:
+            raise UserError("--workdir: this run's head predicts classes. Name a run of pretraining.")
+        if "inputs" in model.inputs:
+            objective = corruption.build(config.objective.to_dict(), tokenizer, frame)
+            rows = Likelihood(model, params, layout, lambda texts: objective.prompts(texts).source, **options)
+            return Scorer(score_rows=rows, prompts=objective.prompts, **common)
+        if model.causal:
+            # Tokenizers such as Llama's write a token in front of every text.
+            begins = begins or (bool(single) and frame.before > 0)
+            start = tokenizer.special.get("start", tokenizer.end_id)
+            return Scorer(score_rows=Likelihood(model, params, layout, **options), start=start, begins=begins, **common)
+        if Masked.serves(model) and "mask" in tokenizer.special and predicts_masked(model):
+            rows = PseudoLikelihood(model, params, layout, frame, tokenizer, **options)
+            return Scorer(score_rows=rows, masked=True, reserved=frame.size(1), **common)
+        raise UserError("--workdir: gives no likelihood of texts. Name a decoder, encoder-decoder or masked model.")
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether contexts are read by an encoder."""
+        return self.prompts is not None
+
+    def row(self, request: Request) -> Row:
+        """A request as ids. Errors: UserError for an empty continuation."""
+        context, continuation = request
+        if not continuation.strip():
+            raise UserError(f"an empty continuation of '{context[-40:]}'. Give it a text.")
+        if self.reads_source:
+            (begun,), _, _ = self.prompts([context])
+            # The decoder writes the answer alone, so no blank separates it.
+            ids = self.tokenizer.encode(continuation.lstrip())
+            return Row(np.concatenate([begun, ids]).astype(np.int32), len(begun), context)
+        # Blanks at the end of the context belong to the continuation, as tokenizers join them with the next word.
+        bare = context.rstrip()
+        whole, before = self.tokenizer.encode(context + continuation), len(self.tokenizer.encode(bare))
+        first = [self.start_id()] if not self.masked and (self.begins or not before) else []
+        row = Row(np.concatenate([first, whole]).astype(np.int32), len(first) + before)
+        self.cut += len(row.ids) > self.context - self.reserved + (not self.masked)
+        return row
+
+    def prompt(self, context: str, room: int) -> np.ndarray:
+        """The ids of a context that a decoder continues; the last `room` of them. Errors: as `start_id`."""
+        ids = self.tokenizer.encode(context)
+        first = [self.start_id()] if self.begins or not len(ids) else []
+        self.cut += len(first) + len(ids) > room
+        return np.concatenate([first, ids]).astype(np.int32)[-room:]
+
+    def windows(self, text: str) -> list[Row]:
+        """Rows that score every token of a text once: the last has a full context, the others begin with one token.
+
+        These are the windows of lm-evaluation-harness's rolling likelihood. Errors: UserError for encoder-decoders,
+        which read a context first.
+        """
+        if self.reads_source:
+            raise UserError("--input: an encoder-decoder scores a continuation. Give each line a context.")
+        first = [] if self.masked else [self.start_id()]
+        ids = np.concatenate([first, self.tokenizer.encode(text)]).astype(np.int32)
+        # `known` tokens are read and not scored: the one before the window's first.
+        known, size, rows = len(first), self.context - self.reserved, []
+        for begin in range(known, len(ids), size):
+            end = min(begin + size, len(ids))
+            rows.append(Row(ids[max(0, end - size - known) : end], begin - max(0, end - size - known)))
+        return rows
+
+    def start_id(self) -> int:
+        """The token in front of a text. Errors: UserError where the tokenizer has none."""
+        if self.start is None:
+            raise UserError("--workdir: its tokenizer has no token to begin a text with. Give each text a context.")
+        return self.start
+
+    def score(self, groups: Sequence[Sequence[Request]], report=lambda done: None) -> list[list[Scored]]:
+        """The scores of requests; those of a group share what their contexts have in common."""
+        return self.score_rows([[self.row(request) for request in group] for group in groups], report)

@@ -1,0 +1,147 @@
+"""Asks a checkpoint tasks: requests of all items at once, and their metrics."""
+
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pretrain.decoding.sampling import generate
+from pretrain.scoring.requests import Scorer
+from pretrain.scoring.zero_shot import OUTCOMES, Item, Measure, Outcome, Task, choose, compare_text, summarize
+
+ROWS = 16  # prompts that are decoded together
+
+
+@dataclass(frozen=True)
+class Result:
+    """The metrics of a task with a number of examples in its prompts, of each subset, and what became of each item.
+
+    cut: requests that were longer than the context.
+    """
+
+    task: Task
+    shots: int
+    measures: Mapping[str, Measure]
+    groups: Mapping[str, Mapping[str, Measure]]
+    outcomes: Sequence[Outcome]
+    cut: int
+
+    def to_json(self) -> dict:
+        """As results are printed and kept."""
+        found = {"task": self.task.name, "shots": self.shots, "items": len(self.outcomes), "cut": self.cut}
+        for name, measure in self.measures.items():
+            found[name] = measure.value
+            if not math.isnan(measure.stderr):
+                found[f"{name}_stderr"] = measure.stderr
+        if self.groups:
+            found["subsets"] = {
+                group: {name: one.value for name, one in measures.items()} for group, measures in self.groups.items()
+            }
+        return found
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Asks tasks of one checkpoint.
+
+    scorer: of requests. decode: texts of ids (int32 arrays, of at most so many tokens), for tasks that generate.
+    """
+
+    scorer: Scorer
+    decode: Callable[[Sequence[str], int], list[str]]
+
+    @staticmethod
+    def build(scorer: Scorer, model, params, tokenizer, prompts: Callable) -> "Runner":
+        """A runner that decodes greedily with `params`, whole on one device; `prompts` is `Run.prompts`."""
+        return Runner(scorer, functools.partial(decode_texts, scorer, model, params, tokenizer, prompts))
+
+    def run(
+        self, task: Task, shots: int, limit: int = 0, report: Callable[[str], None] = lambda message: None
+    ) -> Result:
+        """Asks the first `limit` items of a task, or all. Errors: DataError, UserError."""
+        items, before = task.items(task.data, limit), self.scorer.cut
+        # Without data of their own, examples come from all items of the task, also those that are not asked.
+        pool = task.items(task.shots or task.data) if shots else []
+        prompts = task.prompts(items, shots, pool)
+        outcomes = self._outcomes(task, items, prompts, report)
+        subsets: dict[str, list[Outcome]] = {}
+        for item, outcome in zip(items, outcomes, strict=True):
+            subsets.setdefault(item.group, []).append(outcome)
+        groups = {name: summarize(task, some) for name, some in sorted(subsets.items())} if task.by else {}
+        return Result(task, shots, summarize(task, outcomes), groups, outcomes, self.scorer.cut - before)
+
+    def _outcomes(self, task: Task, items: Sequence[Item], prompts: Sequence[str], report) -> list[Outcome]:
+        if task.kind == "generate":
+            contexts = [prompt + item.contexts[0] for prompt, item in zip(prompts, items, strict=True)]
+            found = [cut_at(text, task.stop) for text in self.decode(contexts, task.max_tokens)]
+            return [compare_text(task, item, text) for item, text in zip(items, found, strict=True)]
+        groups = [task.requests(item, prompt) for item, prompt in zip(items, prompts, strict=True)]
+        total = sum(map(len, groups))
+        scored = self.scorer.score(groups, lambda done: report(f"{task.name}: {done:,}/{total:,} requests"))
+        outcome = OUTCOMES.get(task.kind, choose)
+        found = []
+        for item, group, scores in zip(items, groups, scored, strict=True):
+            values, row = outcome(task, item, scores)
+            tokens = [len(one.log_probs) for one in scores]
+            found.append(Outcome(values, {"context": group[0].context} | row | {"tokens": tokens}))
+        return found
+
+
+def decode_texts(scorer: Scorer, model, params, tokenizer, prompts: Callable, contexts: Sequence[str], most: int):
+    """The greedy continuation of each context, of at most `most` tokens; long contexts lose their beginning."""
+    found = [""] * len(contexts)
+    ids, sources = [], []
+    for context in contexts:
+        if scorer.reads_source:
+            (begun,), source, _ = prompts([context])
+            ids.append(begun)
+            sources.append({name: values[0, -model.context :] for name, values in source.items()})
+        else:
+            ids.append(scorer.prompt(context, model.context - most))
+    lengths = [len(one["inputs"]) for one in sources] or [*map(len, ids)]
+    order = np.argsort(lengths, kind="stable")[::-1]
+    for begin in range(0, len(order), ROWS):
+        some = order[begin : begin + ROWS].tolist()
+        source = {}
+        for name in sources[0] if sources else ():
+            longest = max(len(sources[i][name]) for i in some)
+            source[name] = np.stack([np.pad(sources[i][name], (0, longest - len(sources[i][name]))) for i in some])
+        options = {"end_id": tokenizer.end_id, "vocabulary": tokenizer.vocab_size, "source": source}
+        results = generate(model, params, [ids[i] for i in some], temperature=0, max_tokens=most, **options)
+        for i, (new, _) in zip(some, results, strict=True):
+            head = "" if sources else contexts[i]
+            found[i] = tokenizer.continuation(ids[i], [t for t in new if t != tokenizer.end_id], head)
+    return found
+
+
+def cut_at(text: str, stops: Sequence[str]) -> str:
+    """A text up to the first of `stops`."""
+    for stop in stops:
+        text = text.partition(stop)[0]
+    return text
+
+
+def centered_mean(results: Sequence[Result]) -> float:
+    """Mean over tasks of (acc - chance) / (1 - chance), as DCLM's CORE (Li et al. 2024): 0 is guessing.
+
+    acc_norm counts where a task has it.
+    """
+    found = []
+    for one in results:
+        name = next((name for name in ("acc_norm", "acc") if name in one.measures), "")
+        if name:
+            found.append((one.measures[name].value - one.task.chance) / (1 - one.task.chance))
+    return math.fsum(found) / len(found) if found else math.nan
+
+
+def write_rows(path: Path, results: Sequence[Result]) -> None:
+    """Writes what became of each item as JSON lines."""
+    with path.open("w", encoding="utf-8") as file:
+        for one in results:
+            for number, outcome in enumerate(one.outcomes):
+                row = {"task": one.task.name, "shots": one.shots, "item": number} | outcome.row | outcome.values
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")

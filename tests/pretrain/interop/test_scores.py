@@ -1,0 +1,134 @@
+"""Likelihoods of texts against the logits of each row by itself, for every kind of model."""
+
+import numpy as np
+import pytest
+from runs import mostly
+
+import pretrain
+from pretrain.errors import UserError
+from pretrain.scoring.requests import Request
+from pretrain.tasks.predictions import softmax
+
+GROUPS = [
+    [Request("the cat sat", choice) for choice in (" on", " 456", " and the dog")],
+    [Request("numbers ", "1, 23"), Request("numbers and", " words.")],
+    [Request("a reader", " reads;")],
+]
+SLOW = ("t5", "llama", "bart", "electra_masked", "xlm")
+CASES = mostly(("gpt2", "bert_masked", *SLOW), *SLOW)
+
+
+def log_probs(logits, ids):
+    """Float64 log-probabilities of ids [n] by logits [n, V], and whether each is the likeliest."""
+    logits = np.asarray(logits, np.float64)
+    numbers = logits - logits.max(1, keepdims=True)
+    numbers -= np.log(np.exp(numbers).sum(1, keepdims=True))
+    return numbers[np.arange(len(ids)), ids], logits.argmax(1) == ids
+
+
+def alone(run, scorer, request):
+    """The scores of one request from the logits of whole rows."""
+    row = scorer.score_rows.cut(scorer.row(request))
+    if scorer.reads_source:
+        source = run.prompts([request.context]).source
+        return log_probs(run.logits(row.ids[:-1], **source), row.ids[1:])
+    if not scorer.masked:
+        return log_probs(run.logits(row.ids[:-1])[row.start - 1 :], row.ids[row.start :])
+    frame = scorer.score_rows.frame
+    found = []
+    for place in range(row.start, len(row.ids)):
+        ids, types = np.zeros((2, len(row.ids) + frame.size(1)), np.int64)
+        frame.fill([row.ids], ids, types)
+        ids[frame.before + place] = run.tokenizer.special["mask"]
+        model, params = run.model, run.variables
+        if model.has_discriminator:
+            hidden = model.apply(params, ids[None], method="generate").hidden
+            states, matrix, bias = model.apply(params, hidden, method="generator_inputs")
+            logits = states[0] @ matrix.T + bias
+        else:
+            logits = run.logits(ids)
+        found.append(log_probs(logits[frame.before + place][None], row.ids[place : place + 1]))
+    return tuple(np.concatenate(one) for one in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_scores_are_those_of_each_row_alone(imported, case):
+    """However rows are batched; on eight devices, over which the parameters are split, and on one."""
+    _, workdir = imported(case)
+    for devices, tokens in ((None, 0), (1, 64)):
+        run = pretrain.open(workdir, devices=None if devices is None else jax_devices(devices))
+        scorer = run.scorer(tokens=tokens)
+        for group, scored in zip(GROUPS, scorer.score(GROUPS), strict=True):
+            for request, one in zip(group, scored, strict=True):
+                expected, greedy = alone(run, scorer, request)
+                np.testing.assert_allclose(one.log_probs, expected, atol=1e-5, rtol=1e-5)
+                assert one.greedy.tolist() == greedy.tolist()
+
+
+def jax_devices(number):
+    import jax
+
+    return jax.devices()[:number]
+
+
+def test_windows_score_every_token_once(imported):
+    """A text of 3.4 contexts: the last window reads a whole context, the others begin with one token."""
+    run = pretrain.open(imported("gpt2")[1])
+    context = run.model.context
+    text = "the cat and the dog sat between words. " * 20
+    ids = np.concatenate([[run.tokenizer.end_id], run.tokenizer.encode(text)])
+    assert len(ids) > 3.4 * context
+    (found,) = run.score([text], tokens=True)
+    assert found["tokens"] == len(ids) - 1 and "".join(found["pieces"]) == text
+    expected = []
+    for begin in range(0, len(ids) - 1, context):
+        end = min(begin + context, len(ids) - 1)
+        first = max(0, end - context)
+        rows, _ = log_probs(run.logits(ids[first:end]), ids[first + 1 : end + 1])
+        expected += rows[begin - first :].tolist()
+    np.testing.assert_allclose(found["log_probs"], expected, atol=1e-5, rtol=1e-5)
+    assert found["nats"] == pytest.approx(-sum(expected)) and found["words"] == len(text.split())
+    assert found["bits_per_byte"] == pytest.approx(found["nats"] / np.log(2) / len(text.encode()))
+
+
+def test_contexts_longer_than_the_model_lose_their_beginning(imported):
+    run = pretrain.open(imported("gpt2")[1])
+    scorer = run.scorer()
+    request = Request("the cat and the dog " * 40, "sat")
+    ((scored,),) = scorer.score([[request]])
+    ids = scorer.row(request).ids[-run.model.context - 1 :]
+    expected, _ = log_probs(run.logits(ids[:-1]), ids[1:])
+    np.testing.assert_allclose(scored.log_probs, expected[-len(scored.log_probs) :], atol=1e-5)
+    assert scorer.cut == 2  # once scored, once asked here
+
+
+def test_masks_are_filled_by_the_likeliest_pieces(imported):
+    run = pretrain.open(imported("bert_masked")[1])
+    first, second = run.fill("the [MASK] sat on the [MASK].", top=3)
+    ids = np.concatenate([run.tokenizer.encode(part) for part in ("the", "sat on the", ".")])
+    special = run.tokenizer.special
+    rows = [[special["classifier"]]]
+    for number, part in enumerate(("the", "sat on the", ".")):
+        rows += [[special["mask"]]] * bool(number) + [run.tokenizer.encode(part)]
+    ids = np.concatenate([*rows, [special["separator"]]])
+    places = np.flatnonzero(ids == special["mask"])
+    probabilities = softmax(np.asarray(run.logits(ids))[places])
+    for gap, row in zip((first, second), probabilities, strict=True):
+        best = np.argsort(-row)[:3]
+        assert [one.text for one in gap] == [run.tokenizer.decode([i]).strip() or f"<{i}>" for i in best]
+        np.testing.assert_allclose([one.probability for one in gap], row[best], rtol=1e-4)
+
+
+def test_sentinels_are_filled_by_what_t5_writes(imported):
+    run = pretrain.open(imported("t5")[1])
+    gaps = run.fill("the <extra_id_0> sat on <extra_id_1>.")
+    assert len(gaps) == 2 and all(len(gap) == 1 and 0 < gap[0].probability <= 1 for gap in gaps)
+    assert run.fill("the [MASK] sat on <mask>.") == gaps
+
+
+def test_models_without_likelihoods_are_refused(imported):
+    run = pretrain.open(imported("xlnet")[1])
+    with pytest.raises(UserError, match="likelihood"):
+        run.score(["the cat"])
+    with pytest.raises(UserError, match="gap"):
+        run.fill("the cat")
