@@ -17,6 +17,8 @@ from pretrain.distributed.init import quiet
 from pretrain.errors import UserError, nearest
 from pretrain.parallel.mesh import ANY_DEVICES
 from pretrain.scoring.fill import Filled, fill
+from pretrain.scoring.hidden import BATCH, embed, hidden
+from pretrain.scoring.reader import Reader, Text
 from pretrain.scoring.requests import Scorer
 from pretrain.scoring.text_scores import score_texts
 from pretrain.step.checks import check_vocabulary
@@ -101,9 +103,7 @@ class Run:
         `begun` are ids int32 [T], one array per text; `source` are inputs by name, one row per text. Errors: DataError
         for an objective that does not generate.
         """
-        single, pair = self.config.tokenizer.single, self.config.tokenizer.pair
-        frame = corruption.Frame(single, pair, self.tokenizer.special)
-        return corruption.build(self.config.objective.to_dict(), self.tokenizer, frame).prompts(texts)
+        return corruption.build(self.config.objective.to_dict(), self.tokenizer, self.frame).prompts(texts)
 
     def generate(self, prompt: str, *, temperature: float = 0.8, **options) -> str:
         """Samples a text for `prompt`, which it starts with where the model continues it; `temperature` 0 is greedy.
@@ -133,6 +133,50 @@ class Run:
     def fill(self, text: str, top: int = 5) -> list[list[Filled]]:
         """What may be in each gap of a text, as `pretrain.scoring.fill.fill`."""
         return fill(self, text, top)
+
+    def hidden(
+        self,
+        texts: Sequence[Text],
+        layers: int | str | Sequence[int] = -1,
+        pool: str = "none",
+        *,
+        stack: str = "",
+        length: int = 0,
+        batch_size: int = BATCH,
+    ) -> np.ndarray | list[np.ndarray]:
+        """Hidden states of texts, or of texts that are given as lists of words, float32.
+
+        layers: 0 for embeddings to L, a sequence of them, or "all". pool: "mean", "first" or "last" of a text's tokens,
+            specials included, give an array [N, D]; "none", all tokens, a list of [T, D]; "word", means over the tokens
+            of each word, a list of [W, D], NaN for words that are cut off. Several layers put an axis K before D or T.
+        stack: of encoder-decoders encoder (default) or decoder, which reads the text shifted right.
+        length: tokens after which texts are cut, 0: the context. batch_size: rows read at once, of about one length.
+        Errors: UserError.
+        """
+        rows = self.reader.rows(texts, length, spans=pool == "word")
+        return hidden(self.reader, rows, layers, pool, stack, batch_size)
+
+    def embed(self, texts: Sequence[Text], pool: str = "mean", normalize: bool = True, **options) -> np.ndarray:
+        """One vector for each text, float32 [N, D], of length 1 with `normalize`.
+
+        `options` are layer (by default what heads of tasks read: the last one, or model.mix), and stack, length and
+        batch_size as of `hidden`. Errors: UserError.
+        """
+        rows = self.reader.rows(texts, options.pop("length", 0))
+        return embed(self.reader, rows, pool, normalize, **options)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """Reads texts for hidden states and attention. Errors: UserError for a run of images."""
+        if self.config.data.image:
+            raise UserError(f"config.data.image={self.config.data.image}: reads no text. Name a run of texts.")
+        return Reader(self.model, self.variables, self.tokenizer, self.frame, self.spec.layout)
+
+    @property
+    def frame(self) -> corruption.Frame:
+        """Special tokens around a text, and around a pair."""
+        single, pair = self.config.tokenizer.single, self.config.tokenizer.pair
+        return corruption.Frame(single, pair, self.tokenizer.special)
 
     @property
     def local_params(self):

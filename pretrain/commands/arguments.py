@@ -147,6 +147,25 @@ class Fill(CheckpointArguments):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Embed(CheckpointArguments):
+    """Writes hidden states of texts: one vector each, or one for each word or token."""
+
+    input: str = argument(
+        "",
+        "file of texts: JSON lines, one text a line, or a source such as csv:FILE",
+        required="a file of texts, such as --input=texts.txt",
+    )
+    out: str = argument("", "NumPy file to write", required="a file to write, such as --out=x.npz")
+    field: str = argument("text", "field of JSON lines that holds the text")
+    pool: str = argument("mean", "of a text's tokens", choices=("mean", "first", "last", "word", "none"))
+    layers: str = argument("", "layers, such as 0,6 or all (default: the last, or the head's model.mix)")
+    stack: str = argument("", "of encoder-decoders: encoder (default) or decoder, which reads the text shifted right")
+    normalize: bool = argument(True, "of the last layer's vectors: divide by their length")
+    length: int = argument(non_negative(0), "tokens after which a text is cut; 0: the context")
+    batch_size: int = argument(count(32, below=2**16), "texts read at once")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodingArguments(CheckpointArguments):
     """Base of commands that decode."""
 

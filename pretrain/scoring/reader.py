@@ -1,0 +1,131 @@
+"""Texts as rows of a model, for what is read of its inside: hidden states and attention."""
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from flax import linen as nn
+
+from input_pipeline.corruption.examples import Frame
+from input_pipeline.examples.batches import bucket_lengths
+from input_pipeline.tokenizers.base import Tokenizer
+from pretrain.errors import UserError
+from pretrain.losses.examples import for_both_stacks
+from pretrain.parallel.mesh import Layout
+
+STACKS = ("encoder", "decoder")
+Text = str | Sequence[str]  # or its words
+
+
+class Row(NamedTuple):
+    """A text as the model reads it, special tokens included.
+
+    ids, types: int32 [T]. spans: the characters that each token came from, int32 [T, 2]; special tokens have none.
+    words: the characters of each word, int32 [W, 2]. cut: whether the text is longer than the row.
+    """
+
+    ids: np.ndarray
+    types: np.ndarray
+    spans: np.ndarray
+    words: np.ndarray
+    cut: bool
+
+    def tokens_of_words(self) -> list[np.ndarray]:
+        """For each word the places of its tokens; none for a word that is cut off."""
+        places = np.flatnonzero(self.spans[:, 1] > self.spans[:, 0])
+        starts, ends = self.spans[places].T
+        first = np.searchsorted(ends, self.words[:, 0], side="right")
+        last = np.searchsorted(starts, self.words[:, 1], side="left")
+        return [places[a:b] for a, b in zip(first, last, strict=True)]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model with its parameters, its tokenizer, and the special tokens around a text that tasks use, too.
+
+    Encoder-decoders read a text in both stacks, as in tasks: the decoder's is shifted right and begins with its last
+    token (`for_both_stacks`).
+    """
+
+    model: nn.Module
+    variables: Mapping
+    tokenizer: Tokenizer
+    frame: Frame
+    layout: Layout
+
+    def rows(self, texts: Sequence[Text], length: int = 0, spans: bool = False) -> list[Row]:
+        """The row of each text, of at most `length` tokens (0: the context); `spans` also locates tokens and words.
+
+        Errors: UserError for a text without a token, or a length above the context.
+        """
+        if length > self.model.context:
+            raise UserError(f"length={length}: longer than the context, {self.model.context} tokens. Lower it.")
+        length = length or self.model.context
+        words = [None if isinstance(text, str) else list(text) for text in texts]
+        whole = [text if own is None else " ".join(own) for text, own in zip(texts, words, strict=True)]
+        located = [self.tokenizer.encode_with_offsets(text) for text in whole] if spans else []
+        encoded = [one[0] for one in located] or self.tokenizer.encode_all(whole)
+        rows = []
+        for number, ids in enumerate(encoded):
+            row = np.zeros((2, min(length, len(ids) + self.frame.size(1))), np.int32)
+            used = self.frame.fill([ids], *row)
+            if not used:
+                raise UserError(f"text {number + 1}: has no token. Remove it.")
+            found = np.zeros((used, 2), np.int32)
+            if spans:
+                (kept,) = self.frame.sizes([ids], length)
+                found[self.frame.before :][:kept] = np.stack(located[number][1:], axis=1)[:kept]
+            marks = _word_spans(whole[number], words[number]) if spans else np.zeros((0, 2), np.int32)
+            rows.append(Row(*row[:, :used], found, marks, len(ids) + self.frame.size(1) > length))
+        return rows
+
+    def batches(self, rows: Sequence[Row], size: int) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """(numbers of rows, their features [B, T]) of about one length each; padding rows fill up the last batch."""
+        order = np.argsort([len(row.ids) for row in rows], kind="stable")
+        lengths, size = bucket_lengths((), self.model.context), self.layout.filled(min(size, len(rows)))
+        for first in range(0, len(rows), size):
+            numbers = order[first : first + size]
+            length = next(one for one in lengths if one >= len(rows[numbers[-1]].ids))
+            batch = {name: np.zeros((size, length), np.int32) for name in ("tokens", "types", "segments")}
+            for slot, number in enumerate(numbers):
+                row = rows[number]
+                for name, values in (("tokens", row.ids), ("types", row.types), ("segments", 1)):
+                    batch[name][slot, : len(row.ids)] = values
+            yield numbers, batch | {"positions": np.tile(np.arange(length, dtype=np.int32), (size, 1))}
+
+    def stack(self, given: str) -> str:
+        """The stack to read: "encoder" or "decoder" of encoder-decoders, by default the encoder; else "".
+
+        Errors: UserError for a stack that the model has not.
+        """
+        if given and not self.has_two_stacks:
+            raise UserError(f"stack={given}: the model has one stack. Leave it out.")
+        if given not in ("", *STACKS):
+            raise UserError(f"stack={given}: unknown. Choose encoder or decoder.")
+        return given or "encoder" * self.has_two_stacks
+
+    @property
+    def has_two_stacks(self) -> bool:
+        """Whether the model has an encoder and a decoder."""
+        return "inputs" in self.model.inputs
+
+
+def inputs_of(model: nn.Module, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """The inputs of a model for a batch of `Reader.batches`."""
+    batch = for_both_stacks(batch) if "inputs" in model.inputs else batch
+    inputs = {name: batch[name] for name in model.inputs if name in batch}
+    if rows := model.input_limits.get("types"):
+        inputs["types"] = jax.numpy.minimum(inputs["types"], rows - 1)
+    return inputs
+
+
+def _word_spans(text: str, words: Sequence[str] | None) -> np.ndarray:
+    """The characters of each word of a text, int32 [W, 2]: those between white space, or `words` joined by spaces."""
+    if words is None:
+        return np.array([match.span() for match in re.finditer(r"\S+", text)], np.int32).reshape(-1, 2)
+    ends = np.array([*itertools.accumulate(len(word) + 1 for word in words)], np.int32) - 1
+    return np.stack([ends - [len(word) for word in words], ends], axis=1).astype(np.int32).reshape(-1, 2)
