@@ -1,0 +1,58 @@
+"""A checkpoint as a model of EleutherAI's lm-evaluation-harness (extra `lm-eval`)."""
+
+import math
+
+from pretrain.errors import UserError
+from pretrain.run import Run
+from pretrain.scoring.requests import Request
+from pretrain.scoring.runner import cut_at, decode_texts
+
+MOST = 256  # tokens of a generated text, as the harness has it
+
+
+def lm_eval_model(workdir: str, step: str = "latest", start_token: bool = False):
+    """The model for `lm_eval.simple_evaluate(model=...)`.
+
+    start_token: begin each prompt with the token that began texts in training, the harness's add_bos_token. Errors:
+    UserError without the package, and for models that give no likelihood.
+    """
+    try:
+        from lm_eval.api.model import LM
+    except ImportError:
+        raise UserError("lm_eval: not installed. Run pip install -e '.[lm-eval]'.") from None
+    run = Run(workdir, step)
+    scorer = run.scorer(start_token)
+
+    class Longhaul(LM):
+        """Likelihoods and greedy texts of one checkpoint."""
+
+        def loglikelihood(self, requests, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+            # Choices of a question have one context, which is read once.
+            groups: dict[str, list[int]] = {}
+            for number, request in enumerate(requests):
+                groups.setdefault(request.args[0], []).append(number)
+            found: list = [None] * len(requests)
+            asked = [[Request(*requests[i].args) for i in numbers] for numbers in groups.values()]
+            for numbers, scores in zip(groups.values(), scorer.score(asked), strict=True):
+                for number, one in zip(numbers, scores, strict=True):
+                    found[number] = math.fsum(one.log_probs.tolist()), bool(one.greedy.all())
+            return found
+
+        def loglikelihood_rolling(self, requests, disable_tqdm: bool = False) -> list[float]:
+            scores = scorer.score_rows([scorer.windows(request.args[0]) for request in requests])
+            return [math.fsum(x for one in some for x in one.log_probs.tolist()) for some in scores]
+
+        def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
+            found = []
+            for request in requests:
+                context, options = request.args
+                if options.get("do_sample") or options.get("temperature", 0):
+                    raise UserError("lm_eval: asks for samples. Set do_sample to false.")
+                stop = options.get("until") or []
+                most = options.get("max_gen_toks", MOST)
+                settings = (scorer, run.model, run.local_params, run.tokenizer, run.prompts)
+                (text,) = decode_texts(*settings, [context], most)
+                found.append(cut_at(text, [stop] if isinstance(stop, str) else stop))
+            return found
+
+    return Longhaul()
