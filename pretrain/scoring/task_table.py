@@ -26,8 +26,8 @@ def multiple_choice(record: Mapping) -> dict:
 
 
 def first(record: Mapping, *names: str):
-    """The value of the first of some fields that a record has."""
-    return next((record[name] for name in names if name in record), "")
+    """The value of the first of some fields that a record has. Errors: KeyError."""
+    return record[next((name for name in names if name in record), names[0])]
 
 
 def numbered(record: Mapping, names: Sequence[str], answer: str, base: int = 0) -> dict:

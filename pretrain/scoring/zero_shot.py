@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.corruption.examples import fill_template, text_of
+from input_pipeline.corruption.examples import fill_template
 from input_pipeline.errors import DataError
 from input_pipeline.sources.records import value_at
 from pretrain.errors import UserError, lookup
@@ -24,6 +24,7 @@ from pretrain.scoring.requests import Request
 from pretrain.tasks.metrics import answers, texts
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+TEXT = str | int | float
 WRITTEN = ("exact_match", "f1", "bleu", "chrf")  # metrics of generated texts
 
 
@@ -51,7 +52,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """How records become prompts. Texts are fields of a record or templates of them, such as "Q: {question}\\nA:".
+    """How records become prompts. Texts are templates over the fields of a record, such as "Q: {question}\\nA:".
 
     kind: one of `KINDS`. data, shots: sources of records; without `shots` examples come from `data` itself.
     prepare: a function that renames and cleans the fields of a record.
@@ -90,17 +91,22 @@ class Task:
 
     def item(self, record: Mapping) -> Item:
         """A record as it is asked. Errors: DataError for missing fields and unknown answers."""
-        record = dict(self.prepare(record))
+        try:
+            record = dict(self.prepare(record))
+        except KeyError as error:
+            fields = ", ".join(record)
+            raise DataError(f"task {self.name}: no field {error} among {fields}. Name another source.") from None
         contexts = self.context if isinstance(self.context, tuple) else (self.context,)
-        contexts = tuple(text_of(record, one) if one else "" for one in contexts)
+        contexts = tuple(fill_template(one, record) for one in contexts)
         more = {"group": str(record.get(self.by, "")), "intro": fill_template(self.description, record)}
         if self.kind == "generate":
-            right = value_at(record, self.answer, str | int | float | list) if "{" not in self.answer else ""
-            right = right if isinstance(right, list) else [right or text_of(record, self.answer)]
+            template = "{" in self.answer
+            right = fill_template(self.answer, record) if template else value_at(record, self.answer, TEXT | list)
+            right = right if isinstance(right, list) else [right]
             return Item(contexts, ("",), 0, tuple(map(str, right)), **more)
         choices = self.choices if isinstance(self.choices, tuple) else value_at(record, self.choices, list | str)
         choices = [choices] if isinstance(choices, str) else choices
-        choices = [text_of(record, one) if isinstance(self.choices, tuple) else str(one) for one in choices]
+        choices = [fill_template(one, record) if isinstance(self.choices, tuple) else str(one) for one in choices]
         if not all(one.strip() for one in choices):
             raise DataError(f"task {self.name}: a choice is empty. Remove the record.")
         answer = 0 if self.kind in ("pairs", "last_word") else place_of(record, self.answer, choices, len(contexts))
