@@ -3,15 +3,14 @@
 import math
 
 from pretrain.errors import UserError
-from pretrain.run import Run
 from pretrain.scoring.requests import Request
 from pretrain.scoring.runner import cut_at, decode_texts
 
 MOST = 256  # tokens of a generated text, as the harness has it
 
 
-def lm_eval_model(workdir: str, step: str = "latest", start_token: bool = False):
-    """The model for `lm_eval.simple_evaluate(model=...)`.
+def lm_eval_model(run, start_token: bool = False):
+    """A run of `pretrain.open` as the model for `lm_eval.simple_evaluate(model)`.
 
     start_token: begin each prompt with the token that began texts in training, the harness's add_bos_token. Errors:
     UserError without the package, and for models that give no likelihood.
@@ -20,7 +19,6 @@ def lm_eval_model(workdir: str, step: str = "latest", start_token: bool = False)
         from lm_eval.api.model import LM
     except ImportError:
         raise UserError("lm_eval: not installed. Run pip install -e '.[lm-eval]'.") from None
-    run = Run(workdir, step)
     scorer = run.scorer(start_token)
 
     class Longhaul(LM):

@@ -7,6 +7,7 @@ import hub
 import numpy as np
 import pytest
 
+import pretrain
 from pretrain.cli import main
 from pretrain.interop.hf_import import import_folder
 from pretrain.scoring.lm_eval_model import lm_eval_model
@@ -80,7 +81,7 @@ def test_our_runner_and_the_harness_agree(folders, task, tmp_path, capsys):
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert len(rows) == ITEMS and ours["cut"] > 0
     peer = huggingface.HFLM(pretrained=str(theirs), device="cpu", batch_size=4)
-    for model in (lm_eval_model(str(workdir)), peer):
+    for model in (lm_eval_model(pretrain.open(workdir)), peer):
         measures, scores = harness(model, file, task)
         for row, one in zip(rows, scores, strict=True):
             np.testing.assert_allclose(row["log_likelihoods"], one, atol=1e-4)
@@ -93,7 +94,7 @@ def test_rolling_and_generated_texts_agree(folders):
     theirs, workdir, _ = folders
     texts = ["the cat sat on the mat. " * 12, "silence"]
     peer = huggingface.HFLM(pretrained=str(theirs), device="cpu", batch_size=1)
-    model = lm_eval_model(str(workdir))
+    model = lm_eval_model(pretrain.open(workdir))
 
     def requests(kind, arguments):
         instance = importlib.import_module("lm_eval.api.instance").Instance
