@@ -89,6 +89,10 @@ class Task:
         for metric in self.metrics:
             lookup(f"task {self.name}: metrics", metric, dict.fromkeys(known))
 
+    def on(self, data: str, shots: str = "") -> "Task":
+        """The task with other sources, if they are named; examples are never of another source's data."""
+        return replace(self, data=data or self.data, shots=shots or ("" if data else self.shots))
+
     def item(self, record: Mapping) -> Item:
         """A record as it is asked. Errors: DataError for missing fields and unknown answers."""
         try:
@@ -262,15 +266,15 @@ def builtin() -> Mapping[str, Task]:
     return TASKS
 
 
-def task_named(name: str, data: Mapping[str, str]) -> Task:
+def task_named(name: str, data: Mapping[str, str], key: str = "--tasks") -> Task:
     """The task of a name, or of FILE.py:NAME; `data` has sources by name, and by NAME/shots those of examples.
 
     Errors: UserError for unknown names, files and tasks without data.
     """
     path, _, attribute = name.partition(":")
     if path.endswith(".py"):
-        module = recipe_module(path, "--tasks")
-        task = lookup(f"--tasks={path}", attribute, {key: v for key, v in vars(module).items() if isinstance(v, Task)})
+        module = recipe_module(path, key)
+        task = lookup(f"{key}={path}", attribute, {key: v for key, v in vars(module).items() if isinstance(v, Task)})
     else:
-        task = lookup("--tasks", name, builtin())
-    return replace(task, data=data.get(task.name, task.data), shots=data.get(f"{task.name}/shots", task.shots))
+        task = lookup(key, name, builtin())
+    return task.on(data.get(task.name, ""), data.get(f"{task.name}/shots", ""))

@@ -25,6 +25,7 @@ def get_config(variant=""):
     config.evaluations = {{
         "again": {{"every": 4, "batches": 2}},
         "docs": {{"data": "text:{docs}/*.md", "every": 6}},
+        "pairs": {{"task": "blimp", "data": "jsonl:{pairs}", "limit": 3, "every": 6}},
     }}
     config.checkpoint.best = "docs/loss"
     return config
@@ -34,7 +35,9 @@ def get_config(variant=""):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, text):
     folder = tmp_path_factory.mktemp("named")
-    (folder / "recipe.py").write_text(RECIPE.format(text=text, docs=ROOT / "docs"))
+    pairs = [{"sentence_good": f"import {name}", "sentence_bad": f"{name} import", "UID": "a"} for name in "xyzw"]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    (folder / "recipe.py").write_text(RECIPE.format(text=text, docs=ROOT / "docs", pairs=folder / "pairs.jsonl"))
     command = ["train", f"--config={folder / 'recipe.py'}", f"--workdir={folder / 'run'}"]
     assert cli.main(command) == 0
     return folder / "run"
@@ -61,13 +64,22 @@ def test_best_checkpoint_is_that_of_the_named_evaluation(run, capsys):
     assert found["step"] == 12 and found["loss"] == pytest.approx(losses[12][0], rel=1e-6)
 
 
+def test_task_on_a_cadence_has_the_figures_of_the_command(run, capsys):
+    first, last = rows(run, "pairs")
+    assert (first["step"], last["step"], last["items"]) == ("6", "12", "3")
+    flags = ["--tasks=blimp", f"--data=blimp:jsonl:{run.parent}/pairs.jsonl", "--limit=3", "--format=json"]
+    assert cli.main(["evaluate", f"--workdir={run}", *flags]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["tasks"]
+    assert float(last["acc"]) == found["acc"]
+
+
 def test_resumed_run_writes_the_same_rows(run, tmp_path):
     again = tmp_path / "run"
     shutil.copytree(run, again)
     shutil.rmtree(again / "checkpoints" / "12")
     shutil.rmtree(again / "checkpoints" / "8")
     assert cli.main(["train", f"--workdir={again}"]) == 0
-    for split in ("validation", "again", "docs"):
+    for split in ("validation", "again", "docs", "pairs"):
         assert rows(again, split) == rows(run, split)
     assert Checkpoints(str(again)).losses() == Checkpoints(str(run)).losses()
 
@@ -80,10 +92,13 @@ def test_resumed_run_writes_the_same_rows(run, tmp_path):
         ('config.evaluations = {"train": {}}', "config.evaluations.train: must be"),
         ('config.evaluations = {"docs": {"evry": 1}}', "evaluations.docs.evry"),
         ('config.evaluations = {"docs": {"data": config.data.train}}', "evaluations.docs.data"),
+        ('config.evaluations = {"docs": {"task": "blip"}}', "evaluations.docs.task"),
     ],
 )
 def test_mistakes(line, problem, text, tmp_path, capsys):
-    recipe = RECIPE.format(text=text, docs=ROOT / "docs").replace("    return", f"    {line}\n    return")
+    recipe = RECIPE.format(text=text, docs=ROOT / "docs", pairs="none.jsonl").replace(
+        "    return", f"    {line}\n    return"
+    )
     (tmp_path / "recipe.py").write_text(recipe)
     assert cli.main(["train", f"--config={tmp_path / 'recipe.py'}", f"--workdir={tmp_path / 'run'}"]) == 2
     error = capsys.readouterr().err
