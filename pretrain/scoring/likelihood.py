@@ -97,21 +97,27 @@ class Likelihood:
 
     def _batches(self, groups, rows: Sequence[Row]) -> Iterator[tuple[list[Part], tuple[int, int]]]:
         """(parts, (tokens of the shared ids, tokens of the rest)) of each batch; the longest come first."""
-        shapes: dict[tuple[int, int], list[Part]] = {}
-        for part in self._parts(groups, rows):
+
+        def sizes(part: Part) -> tuple[int, int]:
             own = max(len(rows[i].ids) for i in part.numbers) - 1 - part.shared
-            shapes.setdefault((self._bucket(part.shared), self._bucket(own)), []).append(part)
-        for (before, after), parts in sorted(shapes.items(), reverse=True):
-            size, batch, number = self.rows(before + after), [], 0
-            for part in parts:
-                for first in range(0, len(part.numbers), size):
-                    some = part._replace(numbers=part.numbers[first : first + size])
-                    if number + len(some.numbers) > size:
-                        yield batch, (before, after)
-                        batch, number = [], 0
-                    batch.append(some)
-                    number += len(some.numbers)
-            yield batch, (before, after)
+            # Powers of two: a program is compiled for each pair of sizes, which takes seconds.
+            return self._bucket(part.shared), min(self.model.context, max(16, 2 ** (own - 1).bit_length()))
+
+        batch, number, shape = [], 0, (0, 0)
+        for part in sorted(self._parts(groups, rows), key=sizes, reverse=True):
+            before, after = sizes(part)
+            most = self.rows(before + after)
+            for first in range(0, len(part.numbers), most):
+                some = part._replace(numbers=part.numbers[first : first + most])
+                # Few rows may join a batch of longer ones.
+                longest = max(before, shape[0]), max(after, shape[1])
+                if batch and number + len(some.numbers) > self.rows(sum(longest)):
+                    yield batch, shape
+                    batch, number, longest = [], 0, (before, after)
+                batch.append(some)
+                number, shape = number + len(some.numbers), longest
+        if batch:
+            yield batch, shape
 
     def rows(self, length: int) -> int:
         """Rows of a batch of `length` tokens: a power of two, rounded up to the devices."""

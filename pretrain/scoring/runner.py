@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ ROWS = 16  # prompts that are decoded together
 class Result:
     """The metrics of a task with a number of examples in its prompts, of each subset, and what became of each item.
 
-    cut: requests that were longer than the context.
+    cut: requests that were longer than the context. seconds: of reading, scoring and measuring.
     """
 
     task: Task
@@ -29,10 +30,12 @@ class Result:
     groups: Mapping[str, Mapping[str, Measure]]
     outcomes: Sequence[Outcome]
     cut: int
+    seconds: float
 
     def to_json(self) -> dict:
         """As results are printed and kept."""
         found = {"task": self.task.name, "shots": self.shots, "items": len(self.outcomes), "cut": self.cut}
+        found["seconds"] = round(self.seconds, 3)
         for name, measure in self.measures.items():
             found[name] = measure.value
             if not math.isnan(measure.stderr):
@@ -63,6 +66,7 @@ class Runner:
         self, task: Task, shots: int, limit: int = 0, report: Callable[[str], None] = lambda message: None
     ) -> Result:
         """Asks the first `limit` items of a task, or all. Errors: DataError, UserError."""
+        began = time.perf_counter()
         items, before = task.items(task.data, limit), self.scorer.cut
         # Without data of their own, examples come from all items of the task, also those that are not asked.
         pool = task.items(task.shots or task.data) if shots else []
@@ -72,7 +76,8 @@ class Runner:
         for item, outcome in zip(items, outcomes, strict=True):
             subsets.setdefault(item.group, []).append(outcome)
         groups = {name: summarize(task, some) for name, some in sorted(subsets.items())} if task.by else {}
-        return Result(task, shots, summarize(task, outcomes), groups, outcomes, self.scorer.cut - before)
+        measures, seconds = summarize(task, outcomes), time.perf_counter() - began
+        return Result(task, shots, measures, groups, outcomes, self.scorer.cut - before, seconds)
 
     def _outcomes(self, task: Task, items: Sequence[Item], prompts: Sequence[str], report) -> list[Outcome]:
         if task.kind == "generate":

@@ -182,7 +182,7 @@ def test_written_answers_are_compared_cleaned():
 def test_centered_mean_is_zero_for_guessing():
     def result(name, acc):
         task = TASKS[name]
-        return Result(task, 0, summarize(replace(task, metrics=("acc",)), [Outcome({"acc": acc}, {})]), {}, [], 0)
+        return Result(task, 0, summarize(replace(task, metrics=("acc",)), [Outcome({"acc": acc}, {})]), {}, [], 0, 0.0)
 
     assert centered_mean([result("piqa", 0.5), result("hellaswag", 0.25)]) == 0
     assert centered_mean([result("piqa", 0.75), result("hellaswag", 1.0)]) == pytest.approx(0.75)
