@@ -109,6 +109,7 @@ class Evaluate(CheckpointArguments):
     tasks: str = argument("", "ask these tasks without training, such as hellaswag,lambada or my_tasks.py:mine")
     shots: str = argument("0", "of --tasks: examples in front of each item, such as 0,1,5 for a row each")
     limit: int = argument(non_negative(0), "of --tasks: ask the first N items; 0: all")
+    contamination: str = argument("", "of --tasks: a token store; print scores of items that its text does not hold")
     start_token: bool = argument(False, "of --tasks: begin each prompt with the token that began texts in training")
     stride: int = argument(non_negative(0), "tokens between the starts of two windows; 0: as the config")
     length: int = argument(non_negative(0), "tokens of a window; 0: as the config")

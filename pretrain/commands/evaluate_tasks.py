@@ -12,6 +12,7 @@ from pretrain.distributed.init import print_on_host0
 from pretrain.errors import UserError
 from pretrain.metrics.tables import one_line, show
 from pretrain.run import Run
+from pretrain.scoring.contamination import open_stores
 from pretrain.scoring.runner import Result, Runner, centered_mean, write_rows
 from pretrain.scoring.zero_shot import task_named
 from pretrain.workdir import Workdir
@@ -35,11 +36,13 @@ def ask_tasks(config, arguments: Evaluate) -> None:
     # Batches hold so many tokens; --batch_size counts rows of the whole context.
     tokens = arguments.batch_size * run.model.context
     scorer = run.scorer(arguments.start_token, tokens)
-    runner = Runner.build(scorer, run.model, run.local_params, run.tokenizer, run.prompts)
+    fingerprint, folder = run.tokenizer.fingerprint, arguments.contamination
+    stores = open_stores(folder, fingerprint) if folder else ()
+    runner = Runner.build(scorer, run.model, run.local_params, run.tokenizer, run.prompts, stores)
     results = []
     for task in tasks:
         for number in shots:
-            results.append(runner.run(task, number, arguments.limit))
+            results.append(runner.run(task, number, arguments.limit, print_on_host0))
             if results[-1].cut:
                 print_on_host0(
                     f"warning: {results[-1].cut:,} requests of {task.name} are longer than the context of "
@@ -67,6 +70,14 @@ def report(results: list[Result], step: int, arguments: Evaluate) -> None:
         for one in results
         for name, measure in one.measures.items()
     ]
-    show(f"checkpoint {step}", ("task", "shots", "items", "metric", "value", "stderr"), table)
+    columns = ("task", "shots", "items", "metric", "value", "stderr")
+    show(f"checkpoint {step}", columns, table)
+    if arguments.contamination:
+        clean = [
+            [one.task.name, one.shots, one.clean[0], name, measure.value, measure.stderr]
+            for one in results
+            for name, measure in one.clean[1].items()
+        ]
+        show("items that share no 13 tokens with the training text", columns, clean)
     if not math.isnan(mean) and len(results) > 1:
         print(f"mean of (acc - chance) / (1 - chance): {mean:.4f}")

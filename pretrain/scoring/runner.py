@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from input_pipeline.token_store.store import Store
 from pretrain.decoding.sampling import generate
+from pretrain.scoring.contamination import overlaps
 from pretrain.scoring.requests import Scorer
 from pretrain.scoring.zero_shot import OUTCOMES, Item, Measure, Outcome, Task, choose, compare_text, summarize
 
@@ -22,6 +24,7 @@ class Result:
     """The metrics of a task with a number of examples in its prompts, of each subset, and what became of each item.
 
     cut: requests that were longer than the context. seconds: of reading, scoring and measuring.
+    clean: the metrics of the items that the training text does not hold, and their number, if that was asked.
     """
 
     task: Task
@@ -31,6 +34,7 @@ class Result:
     outcomes: Sequence[Outcome]
     cut: int
     seconds: float
+    clean: tuple[int, Mapping[str, Measure]] | None = None
 
     def to_json(self) -> dict:
         """As results are printed and kept."""
@@ -40,6 +44,9 @@ class Result:
             found[name] = measure.value
             if not math.isnan(measure.stderr):
                 found[f"{name}_stderr"] = measure.stderr
+        if self.clean:
+            number, measures = self.clean
+            found["clean"] = {"items": number} | {name: one.value for name, one in measures.items()}
         if self.groups:
             found["subsets"] = {
                 group: {name: one.value for name, one in measures.items()} for group, measures in self.groups.items()
@@ -56,11 +63,12 @@ class Runner:
 
     scorer: Scorer
     decode: Callable[[Sequence[str], int], list[str]]
+    stores: Sequence[Store] = ()  # of the training text, to tell which items it holds
 
     @staticmethod
-    def build(scorer: Scorer, model, params, tokenizer, prompts: Callable) -> "Runner":
+    def build(scorer: Scorer, model, params, tokenizer, prompts: Callable, stores: Sequence[Store] = ()) -> "Runner":
         """A runner that decodes greedily with `params`, whole on one device; `prompts` is `Run.prompts`."""
-        return Runner(scorer, functools.partial(decode_texts, scorer, model, params, tokenizer, prompts))
+        return Runner(scorer, functools.partial(decode_texts, scorer, model, params, tokenizer, prompts), stores)
 
     def run(
         self, task: Task, shots: int, limit: int = 0, report: Callable[[str], None] = lambda message: None
@@ -76,8 +84,14 @@ class Runner:
         for item, outcome in zip(items, outcomes, strict=True):
             subsets.setdefault(item.group, []).append(outcome)
         groups = {name: summarize(task, some) for name, some in sorted(subsets.items())} if task.by else {}
-        measures, seconds = summarize(task, outcomes), time.perf_counter() - began
-        return Result(task, shots, measures, groups, outcomes, self.scorer.cut - before, seconds)
+        measures, clean = summarize(task, outcomes), None
+        if self.stores:
+            encode = self.scorer.tokenizer.encode
+            held = overlaps(self.stores, [[encode(text) for text in item.texts(task.separator)] for item in items])
+            some = [outcome for outcome, one in zip(outcomes, held, strict=True) if not one]
+            clean = len(some), summarize(task, some) if some else {}
+        seconds = time.perf_counter() - began
+        return Result(task, shots, measures, groups, outcomes, self.scorer.cut - before, seconds, clean)
 
     def _outcomes(self, task: Task, items: Sequence[Item], prompts: Sequence[str], report) -> list[Outcome]:
         if task.kind == "generate":
@@ -85,8 +99,8 @@ class Runner:
             found = [cut_at(text, task.stop) for text in self.decode(contexts, task.max_tokens)]
             return [compare_text(task, item, text) for item, text in zip(items, found, strict=True)]
         groups = [task.requests(item, prompt) for item, prompt in zip(items, prompts, strict=True)]
-        total = sum(map(len, groups))
-        scored = self.scorer.score(groups, lambda done: report(f"{task.name}: {done:,}/{total:,} requests"))
+        report(f"{task.name}: {len(items):,} items, {sum(map(len, groups)):,} requests")
+        scored = self.scorer.score(groups)
         outcome = OUTCOMES.get(task.kind, choose)
         found = []
         for item, group, scores in zip(items, groups, scored, strict=True):

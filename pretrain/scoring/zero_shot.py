@@ -44,6 +44,12 @@ class Item(NamedTuple):
         number = max(len(self.contexts), len(self.choices))
         return list(zip(*(one * (number // len(one)) for one in (self.contexts, self.choices)), strict=True))
 
+    def texts(self, separator: str) -> list[str]:
+        """The contexts, each with its choice or right text behind it."""
+        if self.references:
+            return [separator.join((self.contexts[0], one)) for one in self.references]
+        return [separator.join(pair) for pair in self.pairs]
+
     @property
     def right(self) -> tuple[str, str]:
         """The context and continuation of the right answer."""

@@ -10,6 +10,7 @@ import pytest
 from input_pipeline.errors import DataError
 from pretrain.cli import main
 from pretrain.errors import USER_ERRORS, UserError
+from pretrain.scoring import contamination
 from pretrain.scoring.likelihood import Scored
 from pretrain.scoring.requests import Request
 from pretrain.scoring.runner import Result, centered_mean, cut_at
@@ -231,6 +232,31 @@ def test_a_task_of_ones_own(whole, tmp_path, capsys):
         assert row["acc"] == float(np.argmax(row["log_likelihoods"]) == row["answer"])
     assert main(["evaluate", f"--workdir={whole}", *flags[:1], "--limit=3"]) == 0
     assert "mine" in capsys.readouterr().out
+
+
+def test_items_of_the_training_text_are_left_out(whole, text, tmp_path, capsys):
+    """A line of the training text, one that differs in its middle, and one that is too short to tell."""
+    line = next(line for line in (text / "cli.py").read_text().splitlines() if len(line) > 60).strip()
+    changed = line[:20] + "#" + line[21:]
+    rows = [{"sentence_good": one, "sentence_bad": "x", "UID": "u"} for one in (line, changed[10:32], "import os")]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = ["--tasks=blimp", f"--data=blimp:jsonl:{tmp_path}/pairs.jsonl", f"--contamination={whole}"]
+    assert main(["evaluate", f"--workdir={whole}", *flags, "--format=json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["tasks"]
+    assert found["items"] == 3 and found["clean"]["items"] == 2
+    assert main(["evaluate", f"--workdir={whole}", *flags]) == 0
+    assert "share no 13 tokens" in capsys.readouterr().out
+
+
+def test_windows_are_found_across_blocks():
+    rng = np.random.default_rng(0)
+    ids, seen = rng.integers(0, 50, 200).astype(np.uint16), set()
+    for begin in range(len(ids) - contamination.LENGTH + 1):
+        seen.add(tuple(ids[begin : begin + contamination.LENGTH].tolist()))
+    assert len(np.unique(contamination.windows(ids))) == len(seen)
+    parts = [contamination.windows(ids[i : i + 40 + contamination.LENGTH - 1]) for i in range(0, len(ids), 40)]
+    np.testing.assert_array_equal(np.concatenate(parts), contamination.windows(ids))
+    assert len(contamination.windows(ids[:12])) == 0
 
 
 def test_texts_are_scored_by_file(whole, tmp_path, capsys):
