@@ -18,6 +18,7 @@ from pretrain import config as configs
 from pretrain.commands import run
 from pretrain.commands.arguments import (
     Arguments,
+    Attend,
     Complete,
     ConfigArguments,
     Describe,
@@ -47,6 +48,7 @@ FORMS = (
     (Score,),
     (Fill,),
     (Embed,),
+    (Attend,),
     (Describe,),
     (Plan,),
     (Goodput,),

@@ -16,6 +16,7 @@ from pretrain.decoding.sampling import generate
 from pretrain.distributed.init import quiet
 from pretrain.errors import UserError, nearest
 from pretrain.parallel.mesh import ANY_DEVICES
+from pretrain.scoring.attention import Attention, attention
 from pretrain.scoring.fill import Filled, fill
 from pretrain.scoring.hidden import BATCH, embed, hidden
 from pretrain.scoring.reader import Reader, Text
@@ -146,9 +147,9 @@ class Run:
     ) -> np.ndarray | list[np.ndarray]:
         """Hidden states of texts, or of texts that are given as lists of words, float32.
 
-        layers: 0 for embeddings to L, a sequence of them, or "all". pool: "mean", "first" or "last" of a text's tokens,
-            specials included, give an array [N, D]; "none", all tokens, a list of [T, D]; "word", means over the tokens
-            of each word, a list of [W, D], NaN for words that are cut off. Several layers put an axis K before D or T.
+        layers: 0 for embeddings to L, a sequence of them, "0,6" or "all"; several put an axis K before D or T.
+        pool: "mean", "first" or "last" of a text's tokens, specials included, give an array [N, D]; "none", all tokens,
+            a list of [T, D]; "word", means over the tokens of words, a list of [W, D], NaN for those that are cut off.
         stack: of encoder-decoders encoder (default) or decoder, which reads the text shifted right.
         length: tokens after which texts are cut, 0: the context. batch_size: rows read at once, of about one length.
         Errors: UserError.
@@ -164,6 +165,15 @@ class Run:
         """
         rows = self.reader.rows(texts, options.pop("length", 0))
         return embed(self.reader, rows, pool, normalize, **options)
+
+    def attention(self, texts: Sequence[str], targets: Sequence[str] | None = None, length: int = 0) -> list[Attention]:
+        """Attention probabilities in each text, by layer and head, from the reference backend.
+
+        targets: of encoder-decoders the text that the decoder reads, by default the text itself, shifted right; with
+        them the encoder reads the text as a prompt. length: tokens after which texts are cut, 0: the context.
+        Errors: UserError.
+        """
+        return attention(self.reader, self.local_params, texts, targets, self.prompts, length)
 
     @cached_property
     def reader(self) -> Reader:

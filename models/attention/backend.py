@@ -54,21 +54,26 @@ def missing_features(request: Request, supported: set[str]) -> str | None:
 
 def _attend(query, key, value, mask, bias, dropout, scale):
     """softmax(scale * query · key + bias, over visible keys) · value: [B, T, N, H] in the query's dtype."""
+    weights = attention_weights(query, key, mask, bias, scale)
+    if dropout is not None:
+        weights *= dropout.tile(0, query.shape[1], 0, key.shape[1])
+    value = jnp.repeat(value.astype(jnp.float32), query.shape[2] // value.shape[2], axis=2)
+    out = jnp.einsum("BNTS,BSNH->BTNH", weights, value, precision=jax.lax.Precision.HIGHEST)
+    return out.astype(query.dtype)
+
+
+def attention_weights(query, key, mask: Mask, bias: Bias | None, scale: float) -> jax.Array:
+    """softmax(scale * query · key + bias, over visible keys): [B, N, T, S] float32, zeros where nothing is visible."""
     T, S, heads = query.shape[1], key.shape[1], query.shape[2]
-    # All in float32 with exact products: TPUs and GPUs otherwise round the factors to bfloat16 or TF32.
-    dtype, precision = query.dtype, jax.lax.Precision.HIGHEST
-    query = query.astype(jnp.float32)
-    key, value = (jnp.repeat(x.astype(jnp.float32), heads // x.shape[2], axis=2) for x in (key, value))
-    scores = jnp.einsum("BTNH,BSNH->BNTS", query, key, precision=precision) * scale
+    # In float32 with exact products: TPUs and GPUs otherwise round the factors to bfloat16 or TF32.
+    query, key = query.astype(jnp.float32), jnp.repeat(key.astype(jnp.float32), heads // key.shape[2], axis=2)
+    scores = jnp.einsum("BTNH,BSNH->BNTS", query, key, precision=jax.lax.Precision.HIGHEST) * scale
     if bias is not None:
         scores += full_bias(bias, mask, T, S).astype(jnp.float32)
     visible = mask.dense(T, S, heads)
     # -1e30 and not -inf: a row that sees nothing would be inf - inf. It becomes uniform, and the product with `visible`
     # makes it zero, in values and in gradients.
-    weights = jax.nn.softmax(jnp.where(visible, scores, -1e30), axis=-1) * visible
-    if dropout is not None:
-        weights *= dropout.tile(0, T, 0, S)
-    return jnp.einsum("BNTS,BSNH->BTNH", weights, value, precision=precision).astype(dtype)
+    return jax.nn.softmax(jnp.where(visible, scores, -1e30), axis=-1) * visible
 
 
 REFERENCE = Backend("reference", _attend, lambda request: None)

@@ -167,6 +167,16 @@ class Embed(CheckpointArguments):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Attend(CheckpointArguments):
+    """Writes one HTML page about the attention in a text: every layer and head."""
+
+    text: str = argument("", "the text", required="a text, such as --text='the cat sat on the mat'")
+    target: str = argument("", "of encoder-decoders: what the decoder reads (default: the text, shifted right)")
+    out: str = argument("attention.html", "the page to write; it needs no other file")
+    length: int = argument(count(128, below=2**11), "tokens after which the text is cut")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodingArguments(CheckpointArguments):
     """Base of commands that decode."""
 

@@ -1,11 +1,14 @@
 """First steps that several commands share: the config, the work folder, agreement between processes."""
 
+from pathlib import Path
+
 import jax
 
 from pretrain import config as configs
 from pretrain.commands.arguments import Arguments, ConfigOrRunArguments, Prepare, Train, flagged
 from pretrain.distributed.consensus import assert_equal_on_hosts, versions
 from pretrain.distributed.init import print_on_host0
+from pretrain.errors import UserError
 
 DEFAULT_CONFIG = "configs/quickstart.py"
 
@@ -28,6 +31,12 @@ def config_of(arguments: ConfigOrRunArguments):
     if arguments.workdir:
         return configs.with_overrides(configs.saved(arguments.workdir), arguments.overrides)
     return configs.load(arguments.config or DEFAULT_CONFIG, arguments.overrides)
+
+
+def check_out(path: str) -> None:
+    """Raises UserError for --out in a folder that does not exist."""
+    if not Path(path).parent.is_dir():
+        raise UserError(f"--out={path}: no such folder. Create it first.")
 
 
 def check_processes(arguments: Arguments, config) -> None:

@@ -25,7 +25,7 @@ def hidden(
 ) -> np.ndarray | list[np.ndarray]:
     """States of rows, float32: an array [N, D] of pooled ones, else a list of [T, D] or [W, D] for each row.
 
-    Arguments as of `Run.hidden`; a sequence or "all" as `layers` puts an axis [K] before D or T. None: what the heads
+    Arguments as of `Run.hidden`; a sequence or a text as `layers` puts an axis [K] before D or T. None: what the heads
     of tasks read. Errors: UserError.
     """
     stack = reader.stack(stack)
@@ -94,12 +94,11 @@ def _layers(model, layers: int | str | Sequence[int] | None, stack: str) -> tupl
     if layers is None:
         return None
     last = (model.decoder_layers or model.layers) if stack == "decoder" else model.layers
+    given = (layers,) if isinstance(layers, int) else layers
     if isinstance(layers, str):
-        if layers != "all":
-            raise UserError(f"layers={layers}: unknown. Give numbers or 'all'.")
-        return tuple(range(last + 1))
-    given = (layers,) if isinstance(layers, int) else tuple(layers)
-    for layer in given:
-        if not -last - 1 <= layer <= last:
-            raise UserError(f"layers={layer}: not in the stack. Choose 0 (embeddings) to {last}.")
+        # What is no number is in no stack.
+        found = [int(one) if one.lstrip("-").isdecimal() else last + 1 for one in layers.split(",")]
+        given = range(last + 1) if layers == "all" else found
+    if not all(-last - 1 <= layer <= last for layer in given):
+        raise UserError(f"layers={layers}: not in the stack. Choose from 0 (embeddings) to {last}, or all.")
     return tuple(layer % (last + 1) for layer in given)

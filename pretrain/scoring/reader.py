@@ -102,10 +102,9 @@ class Reader:
 
         Errors: UserError for a stack that the model has not.
         """
-        if given and not self.has_two_stacks:
-            raise UserError(f"stack={given}: the model has one stack. Leave it out.")
-        if given not in ("", *STACKS):
-            raise UserError(f"stack={given}: unknown. Choose encoder or decoder.")
+        choices = STACKS if self.has_two_stacks else ()
+        if given and given not in choices:
+            raise UserError(f"stack={given}: the model has {' and '.join(choices) or 'one stack'}. Choose from that.")
         return given or "encoder" * self.has_two_stacks
 
     @property

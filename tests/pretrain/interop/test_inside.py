@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers", reason="parity with Hugging F
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("default")]
 
 TEXTS = ["the cat", "a reader, and", "the mat"]
-FAST = ("bert", "gpt2", "xlnet", "bart", "t5")
+FAST = ("bert", "gpt2", "xlnet", "t5")
 ALIKE = ("bert_masked", "albert_masked", "electra_masked", "xlm-roberta", "camembert", "mt5", "mt5_tied", "llama")
 CASES = [
     case if case in FAST else pytest.param(case, marks=pytest.mark.slow) for case in peer.CASES if case not in ALIKE
@@ -53,3 +53,28 @@ def test_hidden_states(peers):
             expected = np.stack([state[0].numpy() for state in states])
             np.testing.assert_allclose(own, expected, atol=1e-4, rtol=0, err_msg=f"{case} {stack}")
             np.testing.assert_allclose(mean, expected[[0, -1]].mean(axis=1), atol=1e-4, rtol=0)
+
+
+def test_attention(peers):
+    case, model, run = peers
+    kinds = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}
+    kinds = kinds if case in hub.SEQUENCE else {"self": "attentions"}
+    for row, own in zip(run.reader.rows(TEXTS), run.attention(TEXTS), strict=True):
+        theirs = ask(case, model, row, output_attentions=True)
+        assert own.weights.keys() == kinds.keys()
+        for kind, name in kinds.items():
+            expected = np.stack([layer[0].numpy() for layer in theirs[name]])
+            np.testing.assert_allclose(own.weights[kind], expected, atol=1e-4, rtol=0, err_msg=f"{case} {kind}")
+
+
+@pytest.mark.parametrize("peers", ["t5", pytest.param("bart", marks=pytest.mark.slow)], indirect=True)
+def test_cross_attention_to_a_prompt(peers):
+    case, model, run = peers
+    (own,) = run.attention(TEXTS[:1], targets=["the mat"])
+    begun, source, _ = run.prompts(TEXTS[:1])
+    written = np.concatenate([begun[0], run.tokenizer.encode("the mat")])
+    row = run.reader.rows(TEXTS[:1])[0]._replace(ids=source["inputs"][0])
+    theirs = ask(case, model, row, written, output_attentions=True)
+    expected = np.stack([layer[0].numpy() for layer in theirs.cross_attentions])
+    np.testing.assert_allclose(own.weights["cross"], expected, atol=1e-4, rtol=0)
+    assert [len(side) for side in own.sides("cross")] == list(expected.shape[2:])
