@@ -119,17 +119,17 @@ class Run:
         ((new, _),) = generate(self.model, self.local_params, begun, temperature=temperature, **options)
         return before + self.tokenizer.continuation(begun[0], new, before)
 
-    def scorer(self, begins: bool = False, tokens: int = 0) -> Scorer:
-        """Scores requests (`pretrain.scoring.requests`); batches hold `tokens` tokens, 0 for the default."""
-        layout = self.spec.layout
-        return Scorer.build(self.model, self.variables, layout, self.tokenizer, self.config, begins, tokens)
+    def scorer(self, **options) -> Scorer:
+        """Scores requests; `options` are begins, within_word and tokens of `Scorer.build`."""
+        return Scorer.build(self.model, self.variables, self.spec.layout, self.tokenizer, self.config, **options)
 
-    def score(self, texts: Sequence[str | tuple[str, str]], tokens: bool = False) -> list[dict]:
+    def score(self, texts: Sequence[str | tuple[str, str]], tokens: bool = False, **options) -> list[dict]:
         """Nats, tokens, bytes, characters and words of each text, or of each (context, continuation).
 
-        With `tokens` also the pieces and the log-probability of each. Errors: UserError for models without likelihoods.
+        With `tokens` also the pieces and the log-probability of each; `options` as of `scorer`. Errors: UserError for
+        models without likelihoods.
         """
-        return score_texts(self.scorer(), texts, tokens)
+        return score_texts(self.scorer(**options), texts, tokens)
 
     def fill(self, text: str, top: int = 5) -> list[list[Filled]]:
         """What may be in each gap of a text, as `pretrain.scoring.fill.fill`."""

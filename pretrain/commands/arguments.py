@@ -12,6 +12,7 @@ from pretrain.decoding.options import CHOICES, OPTIONS
 from pretrain.errors import UserError
 
 WORKDIR = "folder of the run: config, tokenizer, checkpoints, metrics"
+WITHIN_WORD = "of masked models: mask the pieces behind a scored one in its word, too (Kauf and Ivanova 2023)"
 Overrides = tuple[tuple[str, str], ...]  # dotted key and text, as of --config.train.steps=200
 
 
@@ -111,6 +112,7 @@ class Evaluate(CheckpointArguments):
     limit: int = argument(non_negative(0), "of --tasks: ask the first N items; 0: all")
     contamination: str = argument("", "of --tasks: a token store; print scores of items that its text does not hold")
     start_token: bool = argument(False, "of --tasks: begin each prompt with the token that began texts in training")
+    within_word: bool = argument(False, WITHIN_WORD)
     stride: int = argument(non_negative(0), "tokens between the starts of two windows; 0: as the config")
     length: int = argument(non_negative(0), "tokens of a window; 0: as the config")
     batch_size: int = argument(non_negative(0), "rows of a batch; 0: as the config, or 1 for recurrent memory")
@@ -135,6 +137,7 @@ class Score(CheckpointArguments):
     input: str = argument("", INPUT, required="a file of texts, such as --input=texts.jsonl")
     output: str = argument("", "file of JSON lines for the scores of each text")
     tokens: bool = argument(False, "write the log-probability of each token, too")
+    within_word: bool = argument(False, WITHIN_WORD)
     format: str = how_printed()
 
 

@@ -35,7 +35,7 @@ def ask_tasks(config, arguments: Evaluate) -> None:
     run = Run(arguments.workdir, arguments.step, None, arguments.average, print_on_host0)
     # Batches hold so many tokens; --batch_size counts rows of the whole context.
     tokens = arguments.batch_size * run.model.context
-    scorer = run.scorer(arguments.start_token, tokens)
+    scorer = run.scorer(begins=arguments.start_token, within_word=arguments.within_word, tokens=tokens)
     fingerprint, folder = run.tokenizer.fingerprint, arguments.contamination
     stores = open_stores(folder, fingerprint) if folder else ()
     runner = Runner.build(scorer, run.model, run.local_params, run.tokenizer, run.prompts, stores)

@@ -18,7 +18,7 @@ def run(arguments: Score) -> None:
     start()
     texts = texts_or_pairs(read_input(arguments.input))
     trained = Run(arguments.workdir, arguments.step, None, arguments.average, print_on_host0)
-    scores = trained.score(texts, tokens=arguments.tokens)
+    scores = trained.score(texts, tokens=arguments.tokens, within_word=arguments.within_word)
     if jax.process_index() != 0:
         return
     if arguments.output:

@@ -19,7 +19,7 @@ def lm_eval_model(run, start_token: bool = False):
         from lm_eval.api.model import LM
     except ImportError:
         raise UserError("lm_eval: not installed. Run pip install -e '.[lm-eval]'.") from None
-    scorer = run.scorer(start_token)
+    scorer = run.scorer(begins=start_token)
 
     class Longhaul(LM):
         """Likelihoods and greedy texts of one checkpoint."""

@@ -15,13 +15,13 @@ from pretrain.scoring.likelihood import CHUNK, TOKENS, Row, Scored, by_group, pu
 class PseudoLikelihood:
     """Scores rows as `Likelihood` does; rows are texts without special tokens, which `frame` puts around them.
 
-    words: mask the later tokens of the scored token's word too, so that its beginning is not given away (Kauf and
+    within_word: mask the later tokens of the scored token's word too, so that its beginning is not given away (Kauf and
     Ivanova 2023).
     """
 
-    def __init__(self, model, params, layout, frame, tokenizer, tokens: int = TOKENS, words: bool = False):
+    def __init__(self, model, params, layout, frame, tokenizer, tokens: int = TOKENS, within_word: bool = False):
         self.model, self.params, self.layout = decoding_model(model), params, layout
-        self.frame, self.tokens, self.words = frame, tokens, words
+        self.frame, self.tokens, self.within_word = frame, tokens, within_word
         self.mask, self.continues = tokenizer.special["mask"], tokenizer.continues
         self.lengths = bucket_lengths((), model.context)
         self._run = jax.jit(partial(_score, self.model), out_shardings=layout.sharding())
@@ -70,7 +70,7 @@ class PseudoLikelihood:
             used = self.frame.fill([ids], tokens[slot], types[slot])
             segments[slot, :used] = 1
             end = place + 1
-            if self.words and self.continues is not None:
+            if self.within_word and self.continues is not None:
                 while end < len(ids) and self.continues[ids[end]]:
                     end += 1
             before = self.frame.before

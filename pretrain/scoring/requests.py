@@ -42,8 +42,12 @@ class Scorer:
     cut: int = 0
 
     @staticmethod
-    def build(model, params, layout, tokenizer, config, begins: bool = False, tokens: int = 0) -> "Scorer":
-        """The scorer of a model. Errors: UserError for models that give no likelihood."""
+    def build(model, params, layout, tokenizer, config, *, begins=False, within_word=False, tokens=0) -> "Scorer":
+        """The scorer of a model; batches hold `tokens` tokens, 0 for the default.
+
+        within_word: of masked models, mask the pieces behind a scored one in its word, too. Errors: UserError for
+        models that give no likelihood.
+        """
         single, pair = config.tokenizer.single, config.tokenizer.pair
         frame = corruption.Frame(single, pair, tokenizer.special)
         options = {"tokens": tokens} if tokens else {}
@@ -60,7 +64,7 @@ class Scorer:
             start = tokenizer.special.get("start", tokenizer.end_id)
             return Scorer(score_rows=Likelihood(model, params, layout, **options), start=start, begins=begins, **common)
         if Masked.serves(model) and "mask" in tokenizer.special and predicts_masked(model):
-            rows = PseudoLikelihood(model, params, layout, frame, tokenizer, **options)
+            rows = PseudoLikelihood(model, params, layout, frame, tokenizer, within_word=within_word, **options)
             return Scorer(score_rows=rows, masked=True, reserved=frame.size(1), **common)
         raise UserError("--workdir: gives no likelihood of texts. Name a decoder, encoder-decoder or masked model.")
 

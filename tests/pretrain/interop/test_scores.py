@@ -102,6 +102,23 @@ def test_contexts_longer_than_the_model_lose_their_beginning(imported):
     assert scorer.cut == 2  # once scored, once asked here
 
 
+def test_pieces_behind_a_scored_one_are_masked_within_its_word(imported):
+    run = pretrain.open(imported("bert_masked")[1])
+    special, text = run.tokenizer.special, "the writers sat"
+    ids = run.tokenizer.encode(text)
+    assert run.tokenizer.continues[ids].any()
+    (found,) = run.score([text], tokens=True, within_word=True)
+    for place, score in enumerate(found["log_probs"]):
+        row = np.array([special["classifier"], *ids, special["separator"]])
+        end = place + 1
+        while end < len(ids) and run.tokenizer.continues[ids[end]]:
+            end += 1
+        row[1 + place : 1 + end] = special["mask"]
+        expected, _ = log_probs(run.logits(row)[1 + place][None], ids[place : place + 1])
+        assert score == pytest.approx(expected[0], abs=1e-5)
+    assert run.score([text])[0]["nats"] != pytest.approx(found["nats"], abs=1e-3)
+
+
 def test_masks_are_filled_by_the_likeliest_pieces(imported):
     run = pretrain.open(imported("bert_masked")[1])
     first, second = run.fill("the [MASK] sat on the [MASK].", top=3)
