@@ -180,6 +180,27 @@ class Attend(CheckpointArguments):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Probe(CheckpointArguments):
+    """Scores what can be read linearly from each layer: parts of speech, trees, words."""
+
+    task: str = argument(
+        "", "pos, ner, depth, distance, word_content, length, or a file with labels", required="one, such as --task=pos"
+    )
+    train: str = argument("", "records to train on, such as conllu:FILE (default: the file of --task)")
+    test: str = argument("", "records to score (default: every fifth of --train)")
+    layers: str = argument("all", "layers, such as 0,6; 0: embeddings")
+    shots: str = argument("all", "training texts, such as 8,64,all for a row each")
+    control: bool = argument(False, "of tasks on words: also score random labels of word types, for selectivity")
+    stack: str = argument("", "of encoder-decoders: encoder (default) or decoder")
+    limit: int = argument(count(2000, below=2**24), "most texts of --train and of --test")
+    rank: int = argument(count(64, below=2**12), "of distance: rows of the map")
+    seed: int = argument(non_negative(0, below=2**32), "of the order of training texts and of control labels")
+    out: str = argument("", "JSON file to write")
+    plot: str = argument("", "picture to write, such as probe.svg")
+    format: str = how_printed()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodingArguments(CheckpointArguments):
     """Base of commands that decode."""
 

@@ -59,9 +59,11 @@ def embed(reader: Reader, rows: Sequence[Row], pool: str = "mean", normalize: bo
 def _states(model, variables: Mapping, batch: Mapping, layers: tuple[int, ...] | None, stack: str, pool: str):
     """float32 [B, K, D], or [B, K, T, D] without a pool; `layers` None is the output of the stack."""
     inputs, segments = inputs_of(model, batch), batch["segments"]
+    # Without the decoder, whose output nothing reads.
     if layers is None and stack == "encoder":
         states = model.apply(variables, inputs["inputs"], segments, method="encode")[None]
     else:
+        # Other layers are kept only where they are asked for.
         output = model.apply(variables, **inputs, layers=layers is not None)
         states = output.source_layers if stack == "encoder" else output.layers
         states = output.hidden[None] if layers is None else jnp.stack([states[layer] for layer in layers])

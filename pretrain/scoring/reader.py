@@ -36,6 +36,7 @@ class Row(NamedTuple):
 
     def tokens_of_words(self) -> list[np.ndarray]:
         """For each word the places of its tokens; none for a word that is cut off."""
+        # Special tokens and those of white space alone came from no character.
         places = np.flatnonzero(self.spans[:, 1] > self.spans[:, 0])
         starts, ends = self.spans[places].T
         first = np.searchsorted(ends, self.words[:, 0], side="right")
@@ -72,6 +73,7 @@ class Reader:
         rows = []
         for number, ids in enumerate(encoded):
             row = np.zeros((2, min(length, len(ids) + self.frame.size(1))), np.int32)
+            # The text is cut, not the special tokens around it.
             used = self.frame.fill([ids], *row)
             if not used:
                 raise UserError(f"text {number + 1}: has no token. Remove it.")
@@ -87,6 +89,7 @@ class Reader:
         """(numbers of rows, their features [B, T]) of about one length each; padding rows fill up the last batch."""
         order = np.argsort([len(row.ids) for row in rows], kind="stable")
         lengths, size = bucket_lengths((), self.model.context), self.layout.filled(min(size, len(rows)))
+        # All batches have as many rows, so that each length is compiled once.
         for first in range(0, len(rows), size):
             numbers = order[first : first + size]
             length = next(one for one in lengths if one >= len(rows[numbers[-1]].ids))
@@ -117,6 +120,7 @@ def inputs_of(model: nn.Module, batch: Mapping[str, jax.Array]) -> dict[str, jax
     """The inputs of a model for a batch of `Reader.batches`."""
     batch = for_both_stacks(batch) if "inputs" in model.inputs else batch
     inputs = {name: batch[name] for name in model.inputs if name in batch}
+    # RoBERTa's table of types has one row, XLNet's classifier type 2.
     if rows := model.input_limits.get("types"):
         inputs["types"] = jax.numpy.minimum(inputs["types"], rows - 1)
     return inputs
@@ -126,5 +130,6 @@ def _word_spans(text: str, words: Sequence[str] | None) -> np.ndarray:
     """The characters of each word of a text, int32 [W, 2]: those between white space, or `words` joined by spaces."""
     if words is None:
         return np.array([match.span() for match in re.finditer(r"\S+", text)], np.int32).reshape(-1, 2)
+    # A space follows each word.
     ends = np.array([*itertools.accumulate(len(word) + 1 for word in words)], np.int32) - 1
     return np.stack([ends - [len(word) for word in words], ends], axis=1).astype(np.int32).reshape(-1, 2)

@@ -57,6 +57,7 @@ COMMAND_LINES = [
     (["evaluate", "--workdir=RUN", "--task=configs/gpt2.py"], "--task=configs/gpt2.py"),
     (["evaluate", "--workdir=RUN", "--task=configs/tasks.py:nli", "--split=books"], "data.books"),
     (["attend", "--workdir=RUN", "--text=a", "--target=b"], "targets"),
+    (["probe", "--workdir=RUN", "--task=pso"], "--task=pso"),
     (["embed", "--workdir=RUN", "--input=nowhere.txt", "--out=x.npz"], "--input=nowhere.txt"),
     (["generate", "--workdir=RUN", "--top_p=0"], "--top_p"),
     (["generate", "--workdir=RUN", "--length_penalty=0"], "--length_penalty"),
