@@ -11,7 +11,7 @@ import pytest
 from flax import linen as nn
 
 import models
-from configs.common import decoder
+from configs.common import decoder, recurrent
 from pretrain.scoring.attention import Attention, record_weights
 from pretrain.scoring.attention_page import SCALE, render
 
@@ -32,6 +32,16 @@ def test_heads_of_two_patterns_keep_their_order(pattern):
     seen = np.broadcast_to(j <= i, weights.shape).copy()
     seen[:, local] &= i - j < 2
     np.testing.assert_array_equal(np.asarray(weights) > 0, seen)
+
+
+def test_recurrent_models_read_rows_alone():
+    fields = recurrent()
+    fields.update(vocab_size=31, context=T, layers=2, width=16, heads=N, ff=16, memory=8, init_std=0.5)
+    model, ones = models.build(fields.to_dict()), np.ones((1, T), np.int32)
+    params = nn.unbox(jax.jit(model.init)(jax.random.key(0), **model.example())["params"])
+    (weights,) = record_weights(model, params, {"tokens": np.arange(T)[None], "segments": ones}).values()
+    np.testing.assert_allclose(np.sum(weights, axis=-1), 1, atol=1e-6)
+    np.testing.assert_array_equal(np.asarray(weights) > 0, np.broadcast_to(np.tri(T, dtype=bool), (2, N, T, T)))
 
 
 @pytest.fixture
