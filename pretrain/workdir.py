@@ -74,6 +74,11 @@ class Workdir:
         return self.checkpoints / "broken"
 
     @property
+    def pins(self) -> Path:
+        """Empty files named like the checkpoints that other runs need, which are not pruned."""
+        return self.path / "pins"
+
+    @property
     def teacher(self) -> "Workdir":
         """Copy of the teacher's config and checkpoint."""
         return Workdir(self.path / "teacher")

@@ -1,10 +1,11 @@
 """Tasks of labelled records: a class, a number or a choice for each text or pair of texts.
 
-An objective here reads records into examples of encoded parts, and examples into rows of features. Rows are framed as
-in pretraining: `[CLS] text [SEP]`, by `tokenizer.single` and `tokenizer.pair`.
+Records become encoded examples, and these rows in the frames of pretraining (`tokenizer.single`, `tokenizer.pair`).
 """
 
+import contextlib
 import functools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
@@ -134,9 +135,8 @@ class Labelled(Objective):
 
     def notes(self, table) -> Iterator[str]:
         """Warnings about the examples of a split."""
-        if cut := int((table.lengths > self.frame.length).sum()):
-            longer = f"longer than data.length={self.frame.length} and are cut"
-            yield f"{cut:,} of {len(table):,} examples are {longer}"
+        if cut := int((table.lengths > (length := self.frame.length)).sum()):
+            yield f"{cut:,} of {len(table):,} examples are longer than data.length={length} and are cut"
 
     def target(self, record: Mapping) -> float:
         """The class or number of a record; UNLABELLED without one."""
@@ -372,28 +372,28 @@ def fill_template(template: str, record: Mapping) -> str:
     return FIELD.sub(value, template)
 
 
+def label_text(record: Mapping, field: str) -> str:
+    """The label at a field; empty if it is missing."""
+    try:
+        return str(value_at(record, field, NUMBER)).strip()
+    except DataError:
+        return ""
+
+
 def number_of(record: Mapping, field: str) -> float:
     """The number at a field; UNLABELLED if it is missing or empty. Errors: DataError if it is none."""
-    try:
-        value = str(value_at(record, field, NUMBER)).strip()
-    except DataError:
-        value = ""
-    try:
-        return float(value or UNLABELLED)
-    except ValueError:
-        raise DataError(f"label '{value}' is not a number. Change objective.label.") from None
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float((value := label_text(record, field)) or UNLABELLED)):
+            return number
+    raise DataError(f"label '{value}' is not a number. Change objective.label.")
 
 
 def label_of(record: Mapping, field: str, names: Sequence[str]) -> int:
-    """The number of the class at a field; UNLABELLED if it is missing, empty or -1. Errors: DataError if unknown."""
-    try:
-        value = str(value_at(record, field, NUMBER)).strip()
-    except DataError:
-        value = ""
+    """The class at a field; UNLABELLED if it is missing, empty or an unnamed -1. Errors: DataError if unknown."""
+    if (value := label_text(record, field)) in names:
+        return list(names).index(value)
     if value in ("", "-1"):
         return UNLABELLED
-    if value in names:
-        return list(names).index(value)
     # Numbers count classes from 0, where no class is named so.
     if value.isdecimal() and int(value) < len(names):
         return int(value)

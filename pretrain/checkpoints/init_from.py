@@ -51,6 +51,13 @@ def difference_warning(differences: Mapping[str, str]) -> str:
     return f"; warning: config.model differs in {', '.join(fields)}" if fields else ""
 
 
+def check_labels(there: Mapping, here: Mapping, where: str) -> None:
+    """Raises UserError where two objectives have the same labels in another order, which one head cannot serve."""
+    before, now = (tuple(one.get("labels", ())) for one in (there, here))
+    if before != now and sorted(before) == sorted(now):
+        raise UserError(f"{where}: objective.labels={now} are in another order than the run's {before}. Use that one.")
+
+
 @dataclasses.dataclass(frozen=True)
 class Weights:
     """The parameters in a checkpoint of another run."""
@@ -59,6 +66,7 @@ class Weights:
     folder: Path  # of the checkpoint
     tokenizer: Path  # folder of that run's tokenizer
     model: Mapping  # that run's config.model
+    objective: Mapping = dataclasses.field(default_factory=dict)  # its config.objective
     complete: bool = False  # whether the model must have exactly these parameters
 
     def check(self, shapes, model: Mapping) -> None:
@@ -153,7 +161,7 @@ def find_weights(name: str, workdir: str, key: str = "train.start_from") -> Weig
     config, checkpoints = configs.saved(run, f"config.{key}"), Checkpoints(run)
     folder = checkpoints.workdir.checkpoint(checkpoints.find(word, f"config.{key}"))
     changes.check_unedited(run, config, restore.saved_config(on_host0(lambda: restore.read_notes(folder))))
-    return Weights(f"config.{key}={name}", folder, Workdir(run).folders.tokenizer, config.model)
+    return Weights(f"config.{key}={name}", folder, Workdir(run).folders.tokenizer, config.model, config.objective)
 
 
 def _flatten(tree) -> dict:

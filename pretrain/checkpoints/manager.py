@@ -129,7 +129,9 @@ class CheckpointManager(Checkpoints):
         self._pruning = self._executor.submit(self._prune)
 
     def _prune(self) -> None:
-        """Deletes all but the newest, the best, imported weights, and while updates are bad the newest good ones."""
+        """Deletes all but the newest, the best, imported weights, bases of other runs, and while updates are bad the
+        newest good ones.
+        """
         steps = self.trained()
         keep = set(steps[-self.options["keep"] :])
         # After bad updates the way back is a good checkpoint, however old.
@@ -137,6 +139,8 @@ class CheckpointManager(Checkpoints):
             keep.update(self.good_steps()[:GOOD])
         if self.options["keep_best"]:
             keep.add(self.best())
+        if exists(self.workdir.pins):
+            keep.update(int(pin.name) for pin in self.workdir.pins.iterdir())
         for step in set(steps) - keep:
             self._delete(self.workdir.checkpoint(step))
 

@@ -1,5 +1,6 @@
 """Reading checkpoints: which one, whether its files are intact, and its arrays into any sharding."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -23,7 +24,7 @@ from pretrain.checkpoints import integrity
 from pretrain.distributed.consensus import allgather_json, on_all_hosts, on_host0
 from pretrain.distributed.init import print_on_host0
 from pretrain.errors import UserError, join_some
-from pretrain.workdir import FRESH_START, LOSS, POSITION, STATE, Workdir, exists
+from pretrain.workdir import FRESH_START, LOSS, POSITION, STATE, Workdir, exists, write
 
 # Keys of the item `data`, beside `step`, `position` and the fingerprints of `tokenizer`, `text` and `teacher`.
 BAD = "bad_in_row"  # updates in a row, up to this step, without a finite loss or gradient; absent for none
@@ -62,6 +63,13 @@ class Base:
             problem = "is missing" if gone else "has changed"
             raise UserError(f"checkpoint {folder.name} in {folder.parent}: its base {path} {problem}. Restore that.")
         return cls(path, notes["fingerprint"], tuple(notes["names"]))
+
+    def pin(self) -> None:
+        """Marks the checkpoint, so that its own run does not prune it; a folder that cannot be written prunes none."""
+        with contextlib.suppress(PermissionError):
+            pins = Workdir(self.folder.parent.parent).pins
+            pins.mkdir(exist_ok=True)
+            write(pins / self.folder.name, b"")
 
     def notes(self, checkpoints: Path) -> dict:
         """What a checkpoint in the folder `checkpoints` notes of it; a base there goes where that folder goes."""

@@ -18,11 +18,12 @@ from input_pipeline.splits import SPLITS
 from pretrain import config as configs
 from pretrain.checkpoints import restore
 from pretrain.checkpoints.average import CheckpointAverage
+from pretrain.checkpoints.init_from import check_labels
 from pretrain.checkpoints.restore import Checkpoints
 from pretrain.checkpoints.teacher import load_teacher
 from pretrain.commands.arguments import Evaluate
 from pretrain.commands.evaluate_tasks import ask_tasks
-from pretrain.commands.shared import check_processes
+from pretrain.commands.shared import check_out, check_processes
 from pretrain.distributed.heartbeat import Watchdog
 from pretrain.distributed.init import print_on_host0, start
 from pretrain.errors import UserError
@@ -52,6 +53,7 @@ def run(arguments: Evaluate) -> None:
         overrides = [("evaluate.batch_size", "1"), *overrides]
     configs.with_overrides(config, overrides)
     check_processes(arguments, config)
+    check_out(arguments.predictions, "--predictions")
     (ask_tasks if arguments.tasks else score_checkpoint)(config, arguments)
 
 
@@ -139,7 +141,8 @@ def as_task(config, arguments: Evaluate):
         task.update({name: config[name] for name in ("model", "tokenizer", "mesh")})
         task.model = config.model  # without the recipe's own keys
         task.data.length = min(task.data.length, config.model.context)
-        task.train.backend = config.train.backend
+        task.train.update(backend=config.train.backend, start_from=config.train.start_from)
+    check_labels(config.objective, task.objective, f"--task={arguments.task}")
     return task
 
 

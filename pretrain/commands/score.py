@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 
 from pretrain.commands.arguments import Score
+from pretrain.commands.shared import check_out
 from pretrain.distributed.init import print_on_host0, start
 from pretrain.metrics.tables import one_line, show
 from pretrain.run import Run
@@ -16,6 +17,7 @@ from pretrain.scoring.text_scores import texts_or_pairs, total
 def run(arguments: Score) -> None:
     """Scores each text of a file, writes the scores and prints their sums."""
     start()
+    check_out(arguments.output, "--output")
     texts = texts_or_pairs(read_input(arguments.input))
     trained = Run(arguments.workdir, arguments.step, None, arguments.average, print_on_host0)
     scores = trained.score(texts, tokens=arguments.tokens, within_word=arguments.within_word)

@@ -33,10 +33,10 @@ def config_of(arguments: ConfigOrRunArguments):
     return configs.load(arguments.config or DEFAULT_CONFIG, arguments.overrides)
 
 
-def check_out(path: str) -> None:
-    """Raises UserError for --out in a folder that does not exist."""
+def check_out(path: str, flag: str = "--out") -> None:
+    """Raises UserError for a file to write, the value of a flag, in a folder that does not exist."""
     if not Path(path).parent.is_dir():
-        raise UserError(f"--out={path}: no such folder. Create it first.")
+        raise UserError(f"{flag}={path}: no such folder. Create it first.")
 
 
 def check_processes(arguments: Arguments, config) -> None:

@@ -28,6 +28,10 @@ class Siamese(ExampleObjective):
     @classmethod
     def from_config(cls, config, model) -> "Siamese":
         section = config.objective
+        if section.loss == "ranking" and (unread := {"spearman", "pearson"} & {*section.metrics}):
+            raise UserError(
+                f"config.objective.metrics={min(unread)}: objective.loss=ranking reads no label. Choose retrieval."
+            )
         if section.loss == "ranking" and config.train.accumulate > 1:
             raise UserError(
                 f"config.train.accumulate={config.train.accumulate}: each part would have its own negatives "

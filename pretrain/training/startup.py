@@ -18,7 +18,7 @@ from pretrain import changes
 from pretrain import config as configs
 from pretrain.checkpoints import params_only, restore
 from pretrain.checkpoints import teacher as teachers
-from pretrain.checkpoints.init_from import Weights, find_weights
+from pretrain.checkpoints.init_from import Weights, check_labels, find_weights
 from pretrain.checkpoints.manager import CheckpointManager
 from pretrain.costs import capacity
 from pretrain.costs.flops import tokens_of_row
@@ -85,6 +85,7 @@ class OtherRuns:
         shapes = spec.checkpoint_shapes(config.train.batch_size).params
         if self.weights:
             self.weights.check(shapes, config.model)
+            check_labels(self.weights.objective, config.objective, self.weights.label)
         if self.teacher:
             self.teacher.weights.check(spec.frozen_shapes(), self.teacher.weights.model)
             if begins and config.distill.layers:
@@ -188,6 +189,7 @@ def restore_or_init(run: RunParts, checkpoints: CheckpointManager, weights: Weig
             report(f"{share:.3g} of data.train ({tokens:,} tokens) is held out for validation (config.data.holdout)")
         if weights and (base := weights.base(spec.partition.frozen, shapes.params)):
             checkpoints.base = base
+            on_host0(base.pin)
             report(f"checkpoints leave out {len(base.names)} frozen parameters, read from {base.folder}: keep it")
         return _init(run, weights, report), 0, 0, 0
     state, data = restored

@@ -7,7 +7,7 @@ import pytest
 
 from configs import common
 from input_pipeline import pipeline
-from input_pipeline.corruption.examples import Frame
+from input_pipeline.corruption.examples import UNLABELLED, Frame, label_of, number_of
 from input_pipeline.errors import DataError
 from input_pipeline.examples.batches import WINDOW
 from input_pipeline.io import Folders
@@ -165,3 +165,17 @@ def test_frames(frames, texts, tokens, types):
 def test_frame_names_what_the_tokenizer_lacks():
     with pytest.raises(DataError, match="has no classifier"):
         Frame(("classifier", "$A"), (), {"end": 3})
+
+
+def test_label_of_names_before_numbers():
+    """A class may be named -1; else -1 is a label that is withheld."""
+    signs = ("-1", "0", "1")
+    assert [label_of({"label": value}, "label", signs) for value in (-1, "0", 1)] == [0, 1, 2]
+    assert label_of({"label": -1}, "label", ("no", "yes")) == UNLABELLED
+    assert label_of({"label": 1}, "label", ("no", "yes")) == 1
+
+
+@pytest.mark.parametrize("value", ["nan", float("inf"), "high"])
+def test_number_of_refuses_what_is_no_number(value):
+    with pytest.raises(DataError, match="not a number"):
+        number_of({"label": value}, "label")

@@ -130,3 +130,14 @@ def test_base_in_the_own_folder_moves_with_it(runs, text, tmp_path):
     variables = pretrain.open(tmp_path / "moved").variables["params"]
     np.testing.assert_array_equal(variables["tokens"], leaves(runs[0], 4)["['params']['tokens']"])
     assert before.keys() == leaves(tmp_path / "moved", 4).keys()
+
+
+def test_base_is_not_pruned_by_its_own_run(runs, text, tmp_path):
+    base, adapted = tmp_path / "base", tmp_path / "adapted"
+    shutil.copytree(runs[0], base)
+    keys = GPT2 | LORA | {"train.start_from": str(base)}
+    assert train_here(adapted, text, recipe=RECIPE, small=keys) == 0
+    longer = {"train.steps": 12, "checkpoint.every": 2, "checkpoint.keep": 1, "checkpoint.keep_best": "false"}
+    assert train_here(base, text, "--allow=schedule", recipe=RECIPE, small=GPT2 | longer) == 0
+    assert sorted(int(path.name) for path in (base / "checkpoints").iterdir() if path.name.isdigit()) == [4, 12]
+    pretrain.open(adapted).generate("import ", max_tokens=1)

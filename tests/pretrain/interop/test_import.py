@@ -14,6 +14,7 @@ from runs import leaves
 from safetensors.numpy import save_file
 
 import pretrain
+from pretrain.cli import main
 from pretrain.errors import UserError
 from pretrain.interop import safetensors_io
 from pretrain.interop.config_map import ignored_settings
@@ -260,3 +261,41 @@ def test_import_and_export_overwrite_nothing(imported, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     export_folder(str(run), str(tmp_path / "link"))  # an empty folder is free, a link is followed
     assert (tmp_path / "empty" / "config.json").is_file() and len([*tmp_path.iterdir()]) == 2
+
+
+def test_import_tuned_and_scored_as_a_task(imported, tmp_path, monkeypatch, capsys):
+    """Its small vocabulary is the tokenizer's, and labels in another order are refused."""
+    monkeypatch.chdir(tmp_path)
+    recipe = TASK.format(labels=("cats", "dogs"))
+    (tmp_path / "task.py").write_text(recipe)
+    (tmp_path / "reversed.py").write_text(TASK.format(labels=("dogs", "cats")))
+    rows = [{"text": f"the {name} sat", "label": f"{name}s"} for name in ("cat", "dog")] * 4
+    for name in ("rows", "dev"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    start = f"--config.train.start_from={imported('bert')[1]}"
+    assert main(["train", "--config=task.py", start, "--workdir=run"]) == 0
+    assert main(["evaluate", "--workdir=run", "--task=task.py", "--format=json"]) == 0
+    assert main(["evaluate", "--workdir=run", "--task=reversed.py"]) == 2
+    assert "another order" in capsys.readouterr().err
+    assert main(["train", "--config=reversed.py", "--config.train.start_from=run", "--workdir=again"]) == 2
+    assert "another order" in capsys.readouterr().err
+    assert not (tmp_path / "again" / "checkpoints").exists()
+
+
+TASK = """
+from configs import common
+
+def get_config(variant=""):
+    config = common.base()
+    config.name = "animals"
+    config.model = {{}}
+    config.objective = common.classification()
+    config.objective.update(texts=("text",), labels={labels})
+    config.data.update(train="jsonl:rows.jsonl", layout="examples", length=16)
+    config.data.validation = "jsonl:dev.jsonl"
+    config.train.update(steps=2, batch_size=8)
+    config.schedule.update(warmup=0)
+    config.evaluate.every = 2
+    config.log.tensorboard = False
+    return config
+"""

@@ -30,6 +30,7 @@ def test_loss_as_in_torch(loss):
     functional = torch.nn.functional
     labels = LABELS if loss == "softmax" else ()
     config = small("siamese", objective__loss=loss, objective__labels=labels, model__dropout=0.0)
+    config.objective.update(metrics=("retrieval",), selects="loss")
     config.model.dropout_attention = 0.0
     spec, params = TrainSpec.build_abstract(config), jax.tree.map(jnp.asarray, first_state(config).params)
     batch = {name: jnp.asarray(array) for name, array in ragged(spec, 3).items()}
@@ -65,9 +66,16 @@ def test_padding_changes_no_embedding():
 
 
 def test_negatives_of_a_part_of_a_batch():
-    config = small("siamese", objective__loss="ranking", objective__labels=(), train__accumulate=2)
+    keys = {"objective__loss": "ranking", "objective__labels": (), "objective__metrics": ("retrieval",)}
+    keys["objective__selects"] = "loss"
+    config = small("siamese", **keys, train__accumulate=2)
     with pytest.raises(UserError, match="accumulate=2"):
         TrainSpec.build_abstract(config)
+
+
+def test_ranking_reads_no_label_to_correlate_with():
+    with pytest.raises(UserError, match="metrics=spearman"):
+        TrainSpec.build_abstract(small("siamese", objective__loss="ranking", objective__labels=()))
 
 
 @pytest.mark.oracle

@@ -23,6 +23,7 @@ ROBERTA |= {"data__layout": "sentences"}
 FAMILIES = {"albert": ALBERT, "xlm": XLM, "roberta": ROBERTA}
 # Negatives are the rows of a whole batch. At a scale of 20 plain gradient descent would go far.
 RANKING = {"objective__loss": "ranking", "objective__labels": (), "objective__scale": 5.0}
+RANKING |= {"objective__metrics": ("retrieval",), "objective__selects": "loss"}
 CASES = {kind: (kind, {}) for kind in MODELS} | {name: ("masked", keys) for name, keys in FAMILIES.items()}
 CASES |= {"ranking": ("siamese", RANKING)}
 MESHES = {
