@@ -132,7 +132,7 @@ class Run:
         return score_texts(self.scorer(**options), texts, tokens)
 
     def fill(self, text: str, top: int = 5) -> list[list[Filled]]:
-        """What may be in each gap of a text, as `pretrain.scoring.fill.fill`."""
+        """Candidates for each gap of a text, as `pretrain.scoring.fill.fill`."""
         return fill(self, text, top)
 
     def hidden(

@@ -26,9 +26,6 @@ def ask_tasks(config, arguments: Evaluate) -> None:
     for name in data:
         if name.partition("/")[0] not in names:
             raise UserError(f"--data={name}: names none of --tasks. Write TASK:SOURCE, or TASK/shots:SOURCE.")
-    for task in tasks:
-        if not task.data:
-            raise UserError(f"--tasks={task.name}: has no data of its own. Give --data={task.name}:SOURCE.")
     if not all(number.isdecimal() for number in arguments.shots.split(",")):
         raise UserError(f"--shots={arguments.shots}: not numbers. Write them as 0,1,5.")
     shots = [int(number) for number in arguments.shots.split(",")]

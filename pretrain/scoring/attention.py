@@ -18,7 +18,7 @@ KINDS = ("self", "encoder", "decoder", "cross")
 
 @dataclass(frozen=True)
 class Attention:
-    """What the tokens of a text attend to.
+    """Attention of the tokens of a text.
 
     weights: float32 [L, N, T, S] by kind; a query's sum to 1. Kinds are "self", or of encoder-decoders "encoder",
         "decoder" and "cross", from the decoder's tokens to the encoder's.
@@ -116,7 +116,7 @@ def record_weights(model, params, inputs: Mapping) -> dict[str, jax.Array]:
 
 
 def _names(tokenizer, ids: np.ndarray, pieces: Sequence[str]) -> list[str]:
-    """What to call each token: its characters, the id's text, the name of a special id, or its number."""
+    """Names of tokens: its characters, the id's text, the name of a special id, or its number."""
     special = {number: f"<{name}>" for name, number in tokenizer.special.items()}
     return [
         piece or special.get(int(one)) or tokenizer.decode([one]) or f"<{one}>"

@@ -185,7 +185,7 @@ def render(attention: Attention, title: str) -> str:
 
 
 def _part(attention: Attention, kind: str) -> dict:
-    """What the script reads of one kind of attention."""
+    """Data of one kind of attention for the script."""
     weights, (queries, keys) = attention.weights[kind], attention.sides(kind)
     part = dict(zip("LNTS", weights.shape, strict=True)) | {"title": TITLES[kind], "queries": queries, "keys": keys}
     part["entropy"] = attention.entropy(kind).round(4).tolist()

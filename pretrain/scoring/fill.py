@@ -21,7 +21,7 @@ BEAMS = 4  # of encoder-decoders
 
 
 class Filled(NamedTuple):
-    """What may be in a gap, and its probability."""
+    """A candidate for a gap, and its probability."""
 
     text: str
     probability: float
@@ -32,8 +32,8 @@ def fill(run, text: str, top: int = 5) -> list[list[Filled]]:
 
     Gaps are [MASK] or <mask>, or T5's <extra_id_0>, <extra_id_1>. A masked model gives the `top` likeliest pieces of
     each gap, with all gaps masked. An encoder-decoder writes one text for each gap, by beam search, with the
-    probability of all it writes; BART writes the whole text. Errors: UserError for texts without gaps, too long ones,
-    and other models; DataError for gaps that T5 does not know.
+    probability of all it writes; BART writes the whole text. Errors: UserError for texts without gaps and other
+    models, ModelError for too long texts, DataError for gaps that T5 does not know.
     """
     if not (MASKS.search(text) or SENTINEL.search(text)):
         raise UserError(f"--text='{text}': has no gap. Write [MASK], or <extra_id_0> for T5.")
@@ -55,8 +55,6 @@ def fill_masks(run, text: str, top: int) -> list[list[Filled]]:
     ids = [part for one in parts for part in (tokenizer.encode(one.rstrip()), mask)]
     ids = np.concatenate([*ids, tokenizer.encode(last)]).astype(np.int32)
     length = len(ids) + frame.size(1)
-    if length > model.context:
-        raise UserError(f"--text: has {length} tokens; the model reads {model.context}. Shorten it.")
     rows = run.spec.layout.filled(1)
     tokens, types = np.zeros((2, rows, length), np.int32)
     for row in range(rows):
@@ -81,7 +79,7 @@ def fill_masks(run, text: str, top: int) -> list[list[Filled]]:
 
 
 def fill_by_writing(run, text: str) -> list[list[Filled]]:
-    """What an encoder-decoder writes for the gaps."""
+    """Texts that an encoder-decoder writes for the gaps."""
     tokenizer = run.tokenizer
     if tokenizer.sentinels and not SENTINEL.search(text):
         number = iter(range(len(tokenizer.sentinels)))

@@ -98,7 +98,7 @@ def _layers(model, layers: int | str | Sequence[int] | None, stack: str) -> tupl
     last = (model.decoder_layers or model.layers) if stack == "decoder" else model.layers
     given = (layers,) if isinstance(layers, int) else layers
     if isinstance(layers, str):
-        # What is no number is in no stack.
+        # A word that is no number names no layer.
         found = [int(one) if one.lstrip("-").isdecimal() else last + 1 for one in layers.split(",")]
         given = range(last + 1) if layers == "all" else found
     if not all(-last - 1 <= layer <= last for layer in given):

@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """Of each scored token: its log-probability in nats, and whether it is the likeliest, [n]."""
+    """The log-probability of each scored token in nats, and whether it is the likeliest, [n]."""
 
     log_probs: np.ndarray
     greedy: np.ndarray

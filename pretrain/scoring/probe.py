@@ -62,7 +62,7 @@ def control_labels(words: Sequence[str], labels: Sequence, seed: int) -> list:
 def probe(train: Items, test: Items, states: Sequence, other: Sequence, control: bool, seed: int, rank: int) -> dict:
     """Scores of one layer. states, other: of the texts of `train` and `test`, [D] each or [W, D] with words.
 
-    Of classes `accuracy`, of numbers `spearman`, of trees `uuas` and `spearman`; with `control` also `control` and
+    Classes have `accuracy`, numbers `spearman`, trees `uuas` and `spearman`; with `control` also `control` and
     `selectivity`, the difference (Hewitt and Liang 2019).
     """
     if train.kind == "tree":

@@ -1,4 +1,4 @@
-"""What a probe predicts from frozen states: items with labels, from records."""
+"""Items with labels for probes of frozen states, from records."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -52,18 +52,18 @@ class Scorer:
         frame = corruption.Frame(single, pair, tokenizer.special)
         options = {"tokens": tokens} if tokens else {}
         common = {"tokenizer": tokenizer, "context": model.context}
-        if not model.has_token_head:
-            raise UserError("--workdir: this run's head predicts classes. Name a run of pretraining.")
-        if "inputs" in model.inputs:
+        # The heads of classes and tags give no likelihood of a text.
+        likelihood = model.has_token_head
+        if likelihood and "inputs" in model.inputs:
             objective = corruption.build(config.objective.to_dict(), tokenizer, frame)
             rows = Likelihood(model, params, layout, lambda texts: objective.prompts(texts).source, **options)
             return Scorer(score_rows=rows, prompts=objective.prompts, **common)
-        if model.causal:
+        if likelihood and model.causal:
             # Tokenizers such as Llama's write a token in front of every text.
             begins = begins or (bool(single) and frame.before > 0)
             start = tokenizer.special.get("start", tokenizer.end_id)
             return Scorer(score_rows=Likelihood(model, params, layout, **options), start=start, begins=begins, **common)
-        if Masked.serves(model) and "mask" in tokenizer.special and predicts_masked(model):
+        if likelihood and Masked.serves(model) and "mask" in tokenizer.special and predicts_masked(model):
             rows = PseudoLikelihood(model, params, layout, frame, tokenizer, within_word=within_word, **options)
             return Scorer(score_rows=rows, masked=True, reserved=frame.size(1), **common)
         raise UserError("--workdir: gives no likelihood of texts. Name a decoder, encoder-decoder or masked model.")
@@ -104,8 +104,6 @@ class Scorer:
         These are the windows of lm-evaluation-harness's rolling likelihood. Errors: UserError for encoder-decoders,
         which read a context first.
         """
-        if self.reads_source:
-            raise UserError("--input: an encoder-decoder scores a continuation. Give each line a context.")
         first = [] if self.masked else [self.start_id()]
         ids = np.concatenate([first, self.tokenizer.encode(text)]).astype(np.int32)
         # `known` tokens are read and not scored: the one before the window's first.
@@ -116,9 +114,9 @@ class Scorer:
         return rows
 
     def start_id(self) -> int:
-        """The token in front of a text. Errors: UserError where the tokenizer has none."""
+        """The token in front of a text. Errors: UserError for encoder-decoders, and where the tokenizer has none."""
         if self.start is None:
-            raise UserError("--workdir: its tokenizer has no token to begin a text with. Give each text a context.")
+            raise UserError("--workdir: scores no text without a context. Give each one a context.")
         return self.start
 
     def score(self, groups: Sequence[Sequence[Request]], report=lambda done: None) -> list[list[Scored]]:

@@ -137,7 +137,7 @@ class Task:
         return found
 
     def prompts(self, items: Sequence[Item], shots: int, pool: Sequence[Item]) -> list[str]:
-        """What is in front of each item's context: the description, and `shots` examples drawn by the seed.
+        """The text in front of each item's context: the description, and `shots` examples drawn by the seed.
 
         An example is never the item itself, and of the same subset. Errors: UserError for too few examples.
         """
@@ -197,7 +197,7 @@ def mean_of(values: Sequence[float]) -> Measure:
 
 
 class Outcome(NamedTuple):
-    """What became of an item: the numbers that metrics are means of, and a record for --predictions."""
+    """The result of an item: the numbers that metrics are means of, and a record for --predictions."""
 
     values: dict[str, float]
     row: dict
@@ -207,7 +207,7 @@ def choose(task: Task, item: Item, scored: Sequence[Scored]) -> Outcome:
     """The outcome of an item with choices; the first of equally likely ones is chosen."""
     sums = np.array([math.fsum(one.log_probs.tolist()) for one in scored])
     number = len(item.pairs)
-    # Of kind contexts each choice has the same text, and norms change nothing.
+    # Contexts share one choice, so that norms change nothing there.
     lengths = {
         "acc": [1] * number,
         "acc_norm": [len(choice) for _, choice in item.pairs],
@@ -272,8 +272,10 @@ def builtin() -> Mapping[str, Task]:
     return TASKS
 
 
-def task_named(name: str, data: Mapping[str, str], key: str = "--tasks") -> Task:
+def task_named(name: str, data: Mapping[str, str] | str, key: str = "--tasks") -> Task:
     """The task of a name, or of FILE.py:NAME; `data` has sources by name, and by NAME/shots those of examples.
+
+    A single source in place of `data` is the task's.
 
     Errors: UserError for unknown names, files and tasks without data.
     """
@@ -283,4 +285,8 @@ def task_named(name: str, data: Mapping[str, str], key: str = "--tasks") -> Task
         task = lookup(f"{key}={path}", attribute, {key: v for key, v in vars(module).items() if isinstance(v, Task)})
     else:
         task = lookup(key, name, builtin())
-    return task.on(data.get(task.name, ""), data.get(f"{task.name}/shots", ""))
+    data = {task.name: data} if isinstance(data, str) else data
+    task = task.on(data.get(task.name, ""), data.get(f"{task.name}/shots", ""))
+    if not task.data:
+        raise UserError(f"{key}={name}: has no data of its own. Name a source, such as --data={task.name}:jsonl:FILE.")
+    return task

@@ -21,13 +21,11 @@ class TaskEvaluator:
         self.name, options = name, run.config.evaluations[name]
         self.every, self._options, self._run = options.every, options, run
         key = f"config.evaluations.{name}"
-        self._task = task_named(options.task, {}, f"{key}.task").on(options.data)
+        self._task = task_named(options.task, options.data, f"{key}.task")
         if selected(run.config)[0] == name:
             raise UserError(f"config.checkpoint.best={run.config.checkpoint.best}: {name} is a task. Name another.")
         if run.spec.mesh.shape["sequence"] > 1:
             raise UserError(f"{key}.task: needs config.mesh.sequence=1. Remove the evaluation.")
-        if not self._task.data:
-            raise UserError(f"{key}.data: {options.task} has no data of its own. Name a source.")
         tokenizer, spec = run.corpus.tokenizer, run.spec
         self._scorer = Scorer.build(spec.model, None, spec.layout, tokenizer, run.config)
         number = len(self._task.items(self._task.data, options.limit))

@@ -1,5 +1,6 @@
 """Folders that import refuses, and older or split files that it reads."""
 
+import contextlib
 import functools
 import json
 
@@ -263,23 +264,22 @@ def test_import_and_export_overwrite_nothing(imported, tmp_path):
     assert (tmp_path / "empty" / "config.json").is_file() and len([*tmp_path.iterdir()]) == 2
 
 
-def test_import_tuned_and_scored_as_a_task(imported, tmp_path, monkeypatch, capsys):
+def test_import_tuned_and_scored_as_a_task(imported, tmp_path, capsys):
     """Its small vocabulary is the tokenizer's, and labels in another order are refused."""
-    monkeypatch.chdir(tmp_path)
-    recipe = TASK.format(labels=("cats", "dogs"))
-    (tmp_path / "task.py").write_text(recipe)
+    (tmp_path / "task.py").write_text(TASK.format(labels=("cats", "dogs")))
     (tmp_path / "reversed.py").write_text(TASK.format(labels=("dogs", "cats")))
     rows = [{"text": f"the {name} sat", "label": f"{name}s"} for name in ("cat", "dog")] * 4
     for name in ("rows", "dev"):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    start = f"--config.train.start_from={imported('bert')[1]}"
-    assert main(["train", "--config=task.py", start, "--workdir=run"]) == 0
-    assert main(["evaluate", "--workdir=run", "--task=task.py", "--format=json"]) == 0
-    assert main(["evaluate", "--workdir=run", "--task=reversed.py"]) == 2
-    assert "another order" in capsys.readouterr().err
-    assert main(["train", "--config=reversed.py", "--config.train.start_from=run", "--workdir=again"]) == 2
-    assert "another order" in capsys.readouterr().err
-    assert not (tmp_path / "again" / "checkpoints").exists()
+    with contextlib.chdir(tmp_path):
+        start = f"--config.train.start_from={imported('bert')[1]}"
+        assert main(["train", "--config=task.py", start, "--workdir=run"]) == 0
+        assert main(["evaluate", "--workdir=run", "--task=task.py", "--format=json"]) == 0
+        assert main(["evaluate", "--workdir=run", "--task=reversed.py"]) == 2
+        assert "another order" in capsys.readouterr().err
+        assert main(["train", "--config=reversed.py", "--config.train.start_from=run", "--workdir=again"]) == 2
+        assert "another order" in capsys.readouterr().err
+        assert not (tmp_path / "again" / "checkpoints").exists()
 
 
 TASK = """
