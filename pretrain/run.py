@@ -191,7 +191,7 @@ class Run:
     @property
     def local_params(self):
         """The parameters whole on one device, for decoding: one prompt is not sharded."""
-        return jax.device_put(self.variables["params"], self.spec.mesh.local_devices[0])
+        return self.spec.layout.local_copy(self.variables["params"])
 
     @cached_property
     def _forward(self):

@@ -35,7 +35,7 @@ def ask_tasks(config, arguments: Evaluate) -> None:
     scorer = run.scorer(begins=arguments.start_token, within_word=arguments.within_word, tokens=tokens)
     fingerprint, folder = run.tokenizer.fingerprint, arguments.contamination
     stores = open_stores(folder, fingerprint) if folder else ()
-    runner = Runner.build(scorer, run.model, run.local_params, run.tokenizer, run.prompts, stores)
+    runner = Runner.build(scorer, run.model, run.variables["params"], run.spec.layout, run.prompts, stores)
     results = []
     for task in tasks:
         for number in shots:

@@ -204,6 +204,15 @@ class Layout:
         indices = self.batch((size,), ("batch",)).addressable_devices_indices_map((size,))
         return np.unique(np.concatenate([np.arange(size)[index[0]] for index in indices.values()]))
 
+    def local_copy(self, arrays):
+        """Global arrays whole on this process's first device; all processes call it."""
+        device = self.mesh.local_devices[0]
+        if jax.process_count() > 1:
+            # Parts on other hosts can only be gathered by a program of all processes.
+            whole = jax.jit(lambda tree: tree, out_shardings=self.sharding())(arrays)
+            arrays = jax.tree.map(lambda array: array.addressable_data(0), whole)
+        return jax.device_put(arrays, device)
+
     def put(self, batch: Mapping[str, np.ndarray], axes: Mapping[str, Sequence], size: int) -> dict[str, jax.Array]:
         """Global arrays with logical `axes`, from this process's rows of a batch of `size` rows."""
         position = {row: i for i, row in enumerate(self.rows(size))}  # global row -> place in `batch`

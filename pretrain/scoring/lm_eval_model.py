@@ -48,8 +48,7 @@ def lm_eval_model(run, start_token: bool = False):
                     raise UserError("lm_eval: asks for samples. Set do_sample to false.")
                 stop = options.get("until") or []
                 most = options.get("max_gen_toks", MOST)
-                settings = (scorer, run.model, run.local_params, run.tokenizer, run.prompts)
-                (text,) = decode_texts(*settings, [context], most)
+                (text,) = decode_texts(scorer, run.model, run.local_params, run.prompts, [context], most)
                 found.append(cut_at(text, [stop] if isinstance(stop, str) else stop))
             return found
 

@@ -1,6 +1,5 @@
 """Asks a checkpoint tasks: requests of all items at once, and their metrics."""
 
-import functools
 import json
 import math
 import time
@@ -66,9 +65,13 @@ class Runner:
     stores: Sequence[Store] = ()  # of the training text, to tell which items it holds
 
     @staticmethod
-    def build(scorer: Scorer, model, params, tokenizer, prompts: Callable, stores: Sequence[Store] = ()) -> "Runner":
-        """A runner that decodes greedily with `params`, whole on one device; `prompts` is `Run.prompts`."""
-        return Runner(scorer, functools.partial(decode_texts, scorer, model, params, tokenizer, prompts), stores)
+    def build(scorer: Scorer, model, params, layout, prompts: Callable, stores: Sequence[Store] = ()) -> "Runner":
+        """A runner that decodes greedily with a local copy of `params`; `prompts` is `Run.prompts`."""
+
+        def decode(contexts: Sequence[str], most: int) -> list[str]:
+            return decode_texts(scorer, model, layout.local_copy(params), prompts, contexts, most)
+
+        return Runner(scorer, decode, stores)
 
     def run(
         self, task: Task, shots: int, limit: int = 0, report: Callable[[str], None] = lambda message: None
@@ -110,9 +113,9 @@ class Runner:
         return found
 
 
-def decode_texts(scorer: Scorer, model, params, tokenizer, prompts: Callable, contexts: Sequence[str], most: int):
+def decode_texts(scorer: Scorer, model, params, prompts: Callable, contexts: Sequence[str], most: int) -> list[str]:
     """The greedy continuation of each context, of at most `most` tokens; long contexts lose their beginning."""
-    found = [""] * len(contexts)
+    found, tokenizer = [""] * len(contexts), scorer.tokenizer
     ids, sources = [], []
     for context in contexts:
         if scorer.reads_source:

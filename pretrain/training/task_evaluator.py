@@ -55,7 +55,7 @@ class TaskEvaluator:
         self._scorer.score_rows.params = {"params": params}
         frame = corruption.Frame(run.config.tokenizer.single, run.config.tokenizer.pair, tokenizer.special)
         prompts = corruption.build(run.config.objective.to_dict(), tokenizer, frame).prompts
-        runner = Runner.build(self._scorer, run.spec.model, params, tokenizer, prompts)
+        runner = Runner.build(self._scorer, run.spec.model, params, run.spec.layout, prompts)
         result = runner.run(self._task, self._options.shots, self._options.limit)
         self.set_loss(step)
         shown = {name: measure.value for name, measure in result.measures.items()}

@@ -1,5 +1,6 @@
 """Several real processes over loopback train as one does, stop together, and end when one of them dies."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -206,3 +207,27 @@ def test_named_evaluations_when_two_processes_resume(tmp_path, text):
     done = finish(line)
     assert done.returncode == 0, done.stderr
     assert (workdir / "metrics" / "again.csv").read_text() == rows
+
+
+@pytest.mark.slow
+def test_tasks_of_two_processes_equal_one(whole, tmp_path):
+    """Likelihoods over four devices of two processes, and generated texts, which need all parameters in each."""
+    pairs = [{"sentence_good": f"import {name}", "sentence_bad": f"{name} import", "UID": "a"} for name in "xyzw"]
+    texts = [{"en": "def f", "de": "(x)"}, {"en": "import", "de": "os"}]
+    for name, rows in (("pairs", pairs), ("texts", texts)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "own.py").write_text(
+        "from pretrain.scoring.zero_shot import Task\n"
+        "own = Task(name='own', kind='generate', context='{en}', answer='de', metrics=('exact_match',), max_tokens=8)\n"
+    )
+    flags = ["--tasks=blimp,{0}/own.py:own", "--data=blimp:jsonl:{0}/pairs.jsonl", "--data=own:jsonl:{0}/texts.jsonl"]
+    line = ["evaluate", f"--workdir={whole}", *(flag.format(tmp_path) for flag in flags)]
+    found = []
+    for processes, devices in ((1, 1), (2, 2)):
+        predictions = tmp_path / f"{processes}.jsonl"
+        arguments = [*line, f"--predictions={predictions}"]
+        finish(launched(tmp_path / "logs", *arguments, processes=processes, devices=devices))
+        found.append([json.loads(row) for row in predictions.read_text().splitlines()])
+    for one, other in zip(*found, strict=True):
+        assert one.get("prediction") == other.get("prediction")
+        np.testing.assert_allclose(one.get("log_likelihoods", 0), other.get("log_likelihoods", 0), atol=1e-5)
