@@ -85,7 +85,10 @@ class Scorer:
             return Row(np.concatenate([begun, ids]).astype(np.int32), len(begun), context)
         # Blanks at the end of the context belong to the continuation, as tokenizers join them with the next word.
         bare = context.rstrip()
-        whole, before = self.tokenizer.encode(context + continuation), len(self.tokenizer.encode(bare))
+        whole, known = self.tokenizer.encode(context + continuation), self.tokenizer.encode(bare)
+        # A piece that spans both, as in phrases, belongs to the continuation.
+        same = whole[: len(known)] == known[: len(whole)]
+        before = len(same) if same.all() else int(np.argmin(same))
         first = [self.start_id()] if not self.masked and (self.begins or not before) else []
         row = Row(np.concatenate([first, whole]).astype(np.int32), len(first) + before)
         self.cut += len(row.ids) > self.context - self.reserved + (not self.masked)

@@ -1,5 +1,7 @@
 """Likelihoods of texts against the logits of each row by itself, for every kind of model."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from runs import mostly
@@ -149,3 +151,20 @@ def test_models_without_likelihoods_are_refused(imported):
         run.score(["the cat"])
     with pytest.raises(UserError, match="gap"):
         run.fill("the cat")
+
+
+def test_pieces_that_span_context_and_continuation_are_scored(imported):
+    """Pieces of phrases join words: what the context and the whole text begin with alike is the context."""
+    run = pretrain.open(imported("gpt2")[1])
+    scorer = run.scorer()
+
+    class Phrases:
+        special, end_id, vocab_size = run.tokenizer.special, run.tokenizer.end_id, run.tokenizer.vocab_size
+        ids: ClassVar = {"a b c": [5, 6], "a b": [5, 7, 8]}  # "b c" is one piece
+
+        def encode(self, text):
+            return np.array(self.ids[text], np.int32)
+
+    scorer.tokenizer = Phrases()
+    row = scorer.row(Request("a b", " c"))
+    assert row.ids.tolist() == [5, 6] and row.start == 1
