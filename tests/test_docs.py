@@ -114,6 +114,6 @@ def test_links_lead_somewhere(page):
 
 
 def test_docs_stay_short():
-    """README at most 100 lines, docs at most 2,560."""
+    """README at most 100 lines, docs at most 2,600."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
-    assert sum(len(page.read_text().splitlines()) for page in (ROOT / "docs").glob("*.md")) <= 2560
+    assert sum(len(page.read_text().splitlines()) for page in (ROOT / "docs").glob("*.md")) <= 2600
