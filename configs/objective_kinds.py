@@ -193,6 +193,8 @@ def extraction() -> dict:
         stride=count(128),  # tokens from the begin of a window to that of the next one
         max_answer=count(30),  # most tokens of an answer
         best=count(20),  # spans that are kept of each window, and answers that are written of each question
+        joint=False,  # predict the last token given the first, and whether there is an answer (XLNet, ELECTRA, XLM)
+        joint_starts=count(5),  # joint: first tokens that are tried of each window
         head=(),  # steps to the two scores of a token, such as ("dropout",) (DistilBERT)
         language="",  # of answers, for mlqa_f1 and mlqa_exact
         metrics=("exact", "f1"),  # figures of an evaluation; with no_answer also HasAns_f1, NoAns_f1, best_f1

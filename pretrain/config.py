@@ -40,7 +40,7 @@ YOUNGER += ("model.norm_offset", "model.rope_theta", "model.rope_scaling", "mode
 YOUNGER += ("model.summary", "data.examples", "data.balanced", "objective.lm_weight")
 YOUNGER += tuple(f"objective.{name}" for name in ("inputs", "targets", "turns", "turn", "answers", "loss_on"))
 YOUNGER += tuple(f"objective.{name}" for name in ("target_length", "stop", "labels", "language", "metrics"))
-YOUNGER += ("model.mix",)
+YOUNGER += ("model.mix", "objective.joint", "objective.joint_starts")
 OF_A_HOST = ("data.store", "data.workers", "data.prefetch")  # may differ between the processes of one run
 DTYPES = {"bf16": "bfloat16", "fp32": "float32", "f32": "float32", "fp16": "float16", "f16": "float16"}  # short names
 

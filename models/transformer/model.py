@@ -22,7 +22,7 @@ from models.transformer.cache import Memory
 from models.transformer.layer_stack import Stack, stack_param
 from models.transformer.mlp import FeedForward
 from models.transformer.relative_attention import RelativeSelfAttention
-from models.transformer.task_head import Head, ScalarMix, Task
+from models.transformer.task_head import Head, JointSpans, ScalarMix, Task
 
 
 @struct.dataclass
@@ -123,12 +123,14 @@ class Model(nn.Module):
         return vocab_logits(*self.head_inputs(hidden))
 
     @nn.compact
-    def task_logits(self, hidden: jax.Array, places: jax.Array | None = None, row=None, train: bool = False):
+    def task_logits(self, hidden: jax.Array, places=None, row=None, train: bool = False, spans: Mapping | None = None):
         """hidden [B, T, D] -> logits of `task`, float32: [B, T, outputs], or of rows [B, outputs].
 
         places [B]: the token that stands for its row. Of pairs `hidden` are their features [B, 3 D]. row, train: as for
-        the call.
+        the call. spans: the other arguments of `JointSpans`, whose results a joint task has.
         """
+        if self.task.joint:
+            return JointSpans(self.norm_epsilon, self.dtype, self.param_dtype, name="task_head")(hidden, **spans)
         of_rows = self.task.unit == "row"
         x = jnp.take_along_axis(hidden, places[:, None, None], axis=1)[:, 0] if of_rows else hidden
         head = Head(
@@ -148,7 +150,9 @@ class Model(nn.Module):
         """Create the parameters of heads, which Flax does where they are first called; for the call of a model."""
         if self.is_initializing() and self.task and self.task.outputs:
             inputs = jnp.tile(hidden[:, 0], 3) if self.task.unit == "pair" else hidden
-            self.task_logits(inputs, jnp.zeros(len(hidden), jnp.int32))
+            places, every = jnp.zeros(len(hidden), jnp.int32), jnp.ones(hidden.shape[:2], bool)
+            spans = {"real": every, "begins": every, "nowhere": places, "starts": places[:, None]}
+            self.task_logits(inputs, places, spans=spans)
 
     @property
     def has_token_head(self) -> bool:

@@ -74,7 +74,7 @@ def export_folder(
         family = family if part else family.base()
     elif task and not part:
         frame = Frame(config.tokenizer.single, config.tokenizer.pair, tokenizer.special)
-        family = task_heads.with_head(family, task_heads.ending_of(family, config.objective.kind), frame.names)
+        family = task_heads.with_head(family, task_heads.ending_of(family, config.objective), frame.names)
     families.check_padding(family, tokenizer.special)
     check_new(Path(target))
     checkpoints = Checkpoints(workdir)

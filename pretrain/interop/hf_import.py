@@ -66,7 +66,7 @@ class Source:
     def set_objective(self, config: ConfigDict) -> None:
         """Sets the objective of a class with the head of a task."""
         if self.ending:
-            task_heads.set_objective(config, self.ending, self.given)
+            task_heads.set_objective(config, self.family, self.ending, self.given)
             self.task = losses.task(config.objective)
 
     def params(self, family: Family, section: Mapping, seed: int, report: Report) -> Params:

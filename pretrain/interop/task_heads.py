@@ -25,6 +25,8 @@ DENSE, OUT, POOLER = "task_head/dense", "task_head/out", "pooler"
 OF_SPANS = {SPANS: {OUT: "qa_outputs"}}
 OF_TOKENS = OF_SPANS | {TOKENS: {OUT: "classifier"}}
 OF_TOKENS_SIMPLE = {TOKENS: {OUT: "classifier"}, SIMPLE: {OUT: "qa_outputs"}}
+JOINT = {"start": "start_logits.dense", "end_dense": "end_logits.dense_0", "end_norm": "end_logits.LayerNorm"}
+JOINT |= {"end_out": "end_logits.dense_1", "none_dense": "answer_class.dense_0", "none_out": "answer_class.dense_1"}
 DECODER = OF_TOKENS | {ROWS: {OUT: "score"}}
 LLAMA = {ROWS: {OUT: "score"}, TOKENS: {OUT: "score"}}
 BART = OF_SPANS | {ROWS: {DENSE: "classification_head.dense", OUT: "classification_head.out_proj"}}
@@ -33,6 +35,11 @@ BART = OF_SPANS | {ROWS: {DENSE: "classification_head.dense", OUT: "classificati
 def _pooled(pooler: str) -> dict[str, str]:
     """BERT's head: the pooler that pretraining has, or one of the head, and a linear map."""
     return {POOLER: pooler, DENSE: pooler, OUT: "classifier"}
+
+
+def _joint(before: str) -> dict[str, dict[str, str]]:
+    """A head that predicts the end of an answer given its start."""
+    return {SPANS: {f"task_head/{ours}": f"{before}{theirs}" for ours, theirs in JOINT.items()}}
 
 
 def _both(names: dict[str, str]) -> dict[str, dict[str, str]]:
@@ -52,8 +59,8 @@ HEADS: dict[str, dict[str, dict[str, str]]] = {
         ROWS: {DENSE: "classifier.dense", OUT: "classifier.out_proj"},
         CHOICES: {DENSE: "sequence_summary.summary", OUT: "classifier"},
     },
-    "xlnet": OF_TOKENS_SIMPLE | _both({DENSE: "sequence_summary.summary", OUT: "logits_proj"}),
-    "xlm": OF_TOKENS_SIMPLE | {ROWS: {OUT: "sequence_summary.summary"}},
+    "xlnet": OF_TOKENS_SIMPLE | _joint("") | _both({DENSE: "sequence_summary.summary", OUT: "logits_proj"}),
+    "xlm": OF_TOKENS_SIMPLE | _joint("qa_outputs.") | {ROWS: {OUT: "sequence_summary.summary"}},
     "gpt2": DECODER,
     "openai-gpt": {ROWS: {OUT: "score"}},
     "ctrl": {ROWS: {OUT: "classifier"}},
@@ -63,10 +70,13 @@ HEADS: dict[str, dict[str, dict[str, str]]] = {
 }
 
 
-def ending_of(family: Family, kind: str) -> str:
-    """The end of the name of the family's class for a kind of objective."""
-    known = HEADS.get(family.model_type, {})
-    return next((ending for ending in ENDINGS[kind] if ending in known), ENDINGS[kind][0])
+def ending_of(family: Family, objective: Mapping) -> str:
+    """The end of the name of the family's class for an objective."""
+    known, endings = HEADS.get(family.model_type, {}), ENDINGS[objective["kind"]]
+    if objective["kind"] == "extraction":
+        # Two classes differ in whether the end is predicted given the start.
+        known = {ending for ending, heads in known.items() if (OUT not in heads) == objective["joint"]}
+    return next((ending for ending in endings if ending in known), endings[0])
 
 
 def with_head(family: Family, ending: str, template: Sequence[Sequence[str]] = ()) -> Family:
@@ -86,7 +96,7 @@ def with_head(family: Family, ending: str, template: Sequence[Sequence[str]] = (
     return dataclasses.replace(
         family,
         names=names,
-        layouts={**family.layouts, f"{DENSE}/kernel": OUTPUTS_FIRST, f"{OUT}/kernel": OUTPUTS_FIRST},
+        layouts={**family.layouts, **{f"{name}/kernel": OUTPUTS_FIRST for name in (DENSE, *heads[ending])}},
         architecture=lambda section: _stem(family.architecture(section)) + f"For{ending}",
         tied={},
         extra_keys=lambda config: {**family.extra_keys(config), **label_keys(config)},
@@ -106,6 +116,8 @@ def label_keys(config: ConfigDict) -> dict:
     objective = config.objective
     if objective.kind == "regression":
         return {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": "regression"}
+    if objective.kind == "extraction" and objective.joint:
+        return dict.fromkeys(("start_n_top", "end_n_top"), objective.joint_starts)
     if objective.kind not in ("classification", "tagging"):
         return {}
     names = dict(enumerate(objective.labels))
@@ -137,12 +149,12 @@ def of_files(family: Family, given: Mapping, names: Collection[str]) -> str:
     """The ending of the class that wrote a config.json and tensors with these names; "" without a head of a task."""
     architecture = (given.get("architectures") or [""])[0]
     for ending, heads in HEADS.get(family.model_type, {}).items():
-        if f"For{ending}" in architecture and any(name.endswith(f"{heads[OUT]}.weight") for name in names):
+        if f"For{ending}" in architecture and any(name.endswith(f"{[*heads.values()][-1]}.weight") for name in names):
             return ending
     return ""
 
 
-def set_objective(config: ConfigDict, ending: str, given: Mapping) -> None:
+def set_objective(config: ConfigDict, family: Family, ending: str, given: Mapping) -> None:
     """Sets the sections of an imported model of a task: its objective and labels, and no data."""
     labels = given.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     names = tuple(name for _, name in sorted((int(number), name) for number, name in labels.items()))
@@ -156,6 +168,8 @@ def set_objective(config: ConfigDict, ending: str, given: Mapping) -> None:
     config.objective = common.OBJECTIVES[kind]()
     if kind in ("classification", "tagging"):
         config.objective.labels = names
+    if kind == "extraction" and OUT not in HEADS[family.model_type][ending]:
+        config.objective.update(joint=True, joint_starts=given.get("start_n_top", 5))
     if kind == "extraction" and "qa_dropout" in given:
         config.objective.head = (DROPOUT,)
     # The recipe's other sections are those of pretraining.

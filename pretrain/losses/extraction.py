@@ -11,7 +11,7 @@ from input_pipeline.corruption.extraction import BEGINS
 from models.transformer.task_head import Task
 from pretrain.errors import UserError
 from pretrain.losses.examples import ExampleObjective
-from pretrain.losses.nbest import LOWEST, best_spans
+from pretrain.losses.nbest import LOWEST, best_spans, spans_of_starts
 from pretrain.losses.objective import BoundModel
 
 OF_NO_ANSWER = ("HasAns", "NoAns", "best")  # begin the names of SQuAD 2.0's metrics
@@ -32,8 +32,12 @@ class Extraction(ExampleObjective):
     unit = "token"
 
     @classmethod
+    def of_section(cls, section: Mapping) -> type["Extraction"]:
+        return JointExtraction if section["joint"] else cls
+
+    @classmethod
     def task(cls, section: Mapping) -> Task:
-        return Task(cls.unit, 2, tuple(section["head"]))
+        return Task(cls.unit, 2, tuple(section["head"]), joint=section["joint"])
 
     @classmethod
     def from_config(cls, config, model) -> "Extraction":
@@ -41,7 +45,12 @@ class Extraction(ExampleObjective):
         for name in section.metrics:
             if name.startswith(OF_NO_ANSWER) and not section.no_answer:
                 raise UserError(f"config.objective.metrics={name}: needs config.objective.no_answer=True. Set it.")
-        return cls(metrics=tuple(section.metrics), width=section.max_answer, number=section.best)
+        return cls(metrics=tuple(section.metrics), width=section.max_answer, number=section.best, **cls.more(section))
+
+    @classmethod
+    def more(cls, section: Mapping) -> dict:
+        """Fields of a subclass."""
+        return {}
 
     def evaluate(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None = None):
         logits, carried = self.logits(model, batch, carried, key)
@@ -71,3 +80,40 @@ class Extraction(ExampleObjective):
     def summarize(self, terms: Mapping[str, float], totals: Mapping, data) -> dict:
         """The number of questions."""
         return {"examples": len(np.unique(data.table.numbers[data.order]))}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JointExtraction(Extraction):
+    """An answer whose last token is predicted given the first one (XLNet's released head, Yang et al. 2019).
+
+    `loss` adds half the nats of whether a row has an answer, if questions may have none; `no_answer` is then their
+    log-odds. Spans have the sum of two log-probabilities.
+    """
+
+    beams: int  # starts that are tried of each row
+    no_answer: bool
+
+    @classmethod
+    def more(cls, section: Mapping) -> dict:
+        return {"beams": section["joint_starts"], "no_answer": section["no_answer"]}
+
+    def evaluate(self, model: BoundModel, batch: Mapping, carried, key: jax.Array | None = None):
+        hidden, carried = self.states(model, batch, carried, key)
+        context, nowhere, right = batch["context"], batch["nowhere"], batch["labels"]
+        spans = {"real": batch["segments"] > 0, "begins": context == BEGINS, "nowhere": nowhere}
+        start, _, end, none = model.predict(hidden, None, batch["row"], key, spans | {"starts": right[:, :1]})
+        sides = [
+            jnp.take_along_axis(jax.nn.log_softmax(logits), right[:, one, None], axis=1)[:, 0]
+            for one, logits in enumerate((start, end[:, 0]))
+        ]
+        losses = -(sides[0] + sides[1]) / 2
+        if self.no_answer:
+            impossible = right[:, 0] == nowhere
+            losses += 0.5 * jnp.logaddexp(0.0, jnp.where(impossible, -none, none))
+        searched = spans | {"starts": None, "number": self.beams}
+        start, starts, end, none = jax.lax.stop_gradient(model.predict(hidden, None, batch["row"], key, searched))
+        logits = jax.nn.log_softmax(start), starts, jax.nn.log_softmax(end)
+        scores, first, last = spans_of_starts(*logits, context > 0, self.width, self.number)
+        begin = jnp.argmax(context > 0, axis=1, keepdims=True)
+        outputs = {"scores": scores, "first": first - begin, "last": last - begin, "no_answer": none}
+        return {"loss": jnp.sum(batch["weights"] * losses)}, outputs, carried

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-LOWEST = -1e30  # below every score; finite, so that sums and differences are too
+from models.transformer.task_head import LOWEST
 
 
 def best_spans(start: jax.Array, end: jax.Array, begins: jax.Array, ends: jax.Array, width: int, number: int):
@@ -26,4 +26,19 @@ def best_spans(start: jax.Array, end: jax.Array, begins: jax.Array, ends: jax.Ar
     pairs = start[rows, first[:, :, None]] + end[rows, last]
     scores, place = jax.lax.top_k(pairs.reshape(len(start), -1), number)
     first = jnp.take_along_axis(first, place // width, axis=1)
+    return scores, first, first + place % width
+
+
+def spans_of_starts(start: jax.Array, starts: jax.Array, end: jax.Array, ends: jax.Array, width: int, number: int):
+    """As `best_spans`, of spans that begin at `starts` [B, K] and whose last token is scored given each, end [B, K, T].
+
+    start [B, T], ends bool [B, T], as there. A beam search (Yang et al. 2019): the best start may be none of the K.
+    """
+    K, T = starts.shape[1], start.shape[1]
+    width, number = min(width, T), min(number, K * min(width, T))
+    end = jnp.pad(jnp.where(ends[:, None], end, LOWEST), ((0, 0), (0, 0), (0, width - 1)), constant_values=LOWEST)
+    last = starts[:, :, None] + jnp.arange(width)[None, None]
+    pairs = jnp.take_along_axis(start, starts, axis=1)[:, :, None] + jnp.take_along_axis(end, last, axis=2)
+    scores, place = jax.lax.top_k(pairs.reshape(len(start), -1), number)
+    first = jnp.take_along_axis(starts, place // width, axis=1)
     return scores, first, first + place % width

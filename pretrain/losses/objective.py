@@ -43,12 +43,12 @@ class BoundModel:
             )
         return output.hidden, output.carried
 
-    def predict(self, hidden: jax.Array, places: jax.Array | None, row: jax.Array, key: jax.Array | None) -> jax.Array:
+    def predict(self, hidden, places, row: jax.Array, key: jax.Array | None, spans: Mapping | None = None):
         """The predictions of the head of a task, as `task_logits` of models; a `key` turns dropout on."""
         # Folded, so that the head and the model draw different numbers.
         rngs = {} if key is None else {"dropout": jax.random.fold_in(key, HEAD)}
         return self.model.apply(
-            {"params": self.params}, hidden, places, row, key is not None, rngs=rngs, method="task_logits"
+            {"params": self.params}, hidden, places, row, key is not None, spans, rngs=rngs, method="task_logits"
         )
 
     def run(self, method: str, *arguments):

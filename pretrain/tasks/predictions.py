@@ -123,7 +123,8 @@ class ExtractedAnswers(Predictions):
         self.bounds = np.searchsorted(of_span[order], np.arange(len(first) + 1))
         # The window that is least sure of no answer decides.
         no_answer = np.minimum.reduceat(np.array(self.outputs["no_answer"], np.float64), first)
-        self.no_answer = no_answer - self.scores[self.bounds[:-1]]
+        # The log-odds of a joint head are a score by themselves.
+        self.no_answer = no_answer if self.section["joint"] else no_answer - self.scores[self.bounds[:-1]]
         self.examples, self.targets = self.examples[first], self.targets[first]
         self._parsed: tuple[int, dict] = -1, {}
 

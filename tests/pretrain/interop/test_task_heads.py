@@ -1,5 +1,6 @@
 """Classes with heads of tasks, against Hugging Face's library: logits and losses, imported and exported again."""
 
+import dataclasses
 import json
 
 import hub
@@ -196,6 +197,51 @@ def test_head_of_tokens(kind, case, tmp_path):
         np.testing.assert_allclose(ours[:used], theirs, atol=1e-4, rtol=0)
     np.testing.assert_allclose(sums["loss"], sum(loss), rtol=1e-5)
     assert_exported(kind, tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "case"), [("XLNetForQuestionAnswering", "xlnet"), ("XLMForQuestionAnswering", "xlm")])
+def test_joint_head_of_spans(kind, case, tmp_path):
+    """Loss with the right start and whether there is an answer; ends given the best starts; the class exported."""
+    model = made(kind, case, tmp_path / "theirs")
+    spec, bound = imported(tmp_path)
+    assert spec.objective.beams == model.config.start_n_top
+    ids, segments, _ = rows_of(model)
+    batch = {name: np.zeros(f.shape, f.dtype) for name, f in spec.features(2, ids.shape[1]).items()}
+    batch |= {"tokens": ids, "segments": segments, "labels": np.array([[5, 8], [2, 2]]), "context": 2 * segments}
+    batch |= {"weights": np.ones(2, np.float32), "nowhere": np.array([1, 2])}
+    batch["positions"] = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
+    objective = dataclasses.replace(spec.objective, no_answer=True)
+    batch = {name: jnp.asarray(array) for name, array in batch.items()}
+    sums, outputs, _ = objective.evaluate(bound, batch, {})
+    hidden, _ = objective.states(bound, batch, {}, None)
+    spans = {"real": batch["segments"] > 0, "begins": batch["context"] > 0, "nowhere": batch["nowhere"]}
+    found = bound.predict(hidden, None, batch["row"], None, spans | {"starts": None, "number": objective.beams})
+    loss = []
+    for row, used in enumerate(LENGTHS):
+        inputs = {"input_ids": torch.tensor(ids[row : row + 1, :used]), "cls_index": torch.tensor([[1], [2]][row])}
+        if case == "xlnet":
+            inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
+        first, last = batch["labels"][row].tolist()
+        right = {"start_positions": torch.tensor([first]), "end_positions": torch.tensor([last])}
+        with torch.no_grad():
+            loss.append(model(**inputs, **right, is_impossible=torch.tensor([float(row)])).loss.item())
+            theirs = model(**inputs)
+        start, starts, end, none = (np.asarray(one[row], np.float64) for one in found)
+        np.testing.assert_allclose(none, theirs.cls_logits[0], atol=1e-4)
+        np.testing.assert_array_equal(starts, theirs.start_top_index[0])
+        probabilities = np.exp(start - np.logaddexp.reduce(start))
+        np.testing.assert_allclose(probabilities[starts.astype(int)], theirs.start_top_log_probs[0], atol=1e-5)
+        ends = np.exp(end - np.logaddexp.reduce(end, axis=1, keepdims=True))
+        best = theirs.end_top_log_probs[0].reshape(model.config.end_n_top, model.config.start_n_top)
+        np.testing.assert_allclose(-np.sort(-ends, axis=1)[:, : len(best)].T, best, atol=1e-5)
+        # The best span of all pairs of these starts and any end behind them.
+        scores = np.log(probabilities[starts.astype(int)])[:, None] + np.log(np.maximum(ends, 1e-300))
+        behind = np.arange(end.shape[1])[None] - starts[:, None]
+        scores[(behind < 0) | (behind >= objective.width)] = -np.inf
+        np.testing.assert_allclose(outputs["scores"][row, 0], scores.max(), atol=1e-4)
+    np.testing.assert_allclose(sums["loss"], sum(loss), rtol=1e-5)
+    assert_exported(kind, tmp_path)
+    assert read_json(tmp_path / "back")["start_n_top"] == model.config.start_n_top
 
 
 @pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])

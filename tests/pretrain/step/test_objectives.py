@@ -25,7 +25,7 @@ FAMILIES = {"albert": ALBERT, "xlm": XLM, "roberta": ROBERTA}
 RANKING = {"objective__loss": "ranking", "objective__labels": (), "objective__scale": 5.0}
 RANKING |= {"objective__metrics": ("retrieval",), "objective__selects": "loss"}
 CASES = {kind: (kind, {}) for kind in MODELS} | {name: ("masked", keys) for name, keys in FAMILIES.items()}
-CASES |= {"ranking": ("siamese", RANKING)}
+CASES |= {"ranking": ("siamese", RANKING), "joint": ("extraction", {"objective__joint": True})}
 MESHES = {
     "tensor": ({"mesh__data": 2, "mesh__tensor": 4}, 8),
     "mixed": ({"mesh__data": 2, "mesh__fsdp": 2, "mesh__tensor": 2}, 8),

@@ -81,9 +81,10 @@ def recipe(folder, kind, model="encoder", **objective):
     return ["train", "--config=recipe.py", "--workdir=run"]
 
 
-@pytest.mark.parametrize("kind", mostly(OBJECTIVES, "regression", "choice", "siamese"))
+@pytest.mark.parametrize("kind", mostly((*OBJECTIVES, "joint"), "regression", "choice", "siamese", "joint"))
 def test_task_is_learned_and_scored(kind, folder, capsys):
-    assert cli.main(recipe(folder, kind)) == 0
+    kind, more = ("extraction", {"joint": True}) if kind == "joint" else (kind, {})
+    assert cli.main(recipe(folder, kind, **more)) == 0
     capsys.readouterr()
     assert cli.main(["evaluate", "--workdir=run", "--predictions=out.jsonl", "--format=json"]) == 0
     scores = json.loads(capsys.readouterr().out.splitlines()[-1])
