@@ -24,7 +24,7 @@ LAZY = {
     "input_pipeline": {"tokenizers", "zstandard", "tensorflow_datasets", "PIL", "apache_beam", "fsspec", "aiohttp"}
     | {"pyarrow", "array_record"},
     "pretrain": {"tensorboardX", "tokenizers", "safetensors", "huggingface_hub", "sacrebleu", "plotly", "wandb"}
-    | {"rouge_score", "lm_eval"},
+    | {"rouge_score", "lm_eval", "matplotlib"},
 }
 # package -> the only modules that may import it, by the start of their path.
 ONLY_IN = {

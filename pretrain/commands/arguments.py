@@ -154,11 +154,7 @@ class Fill(CheckpointArguments):
 class Embed(CheckpointArguments):
     """Writes hidden states of texts: one vector each, or one for each word or token."""
 
-    input: str = argument(
-        "",
-        "file of texts: JSON lines, one text a line, or a source such as csv:FILE",
-        required="a file of texts, such as --input=texts.txt",
-    )
+    input: str = argument("", INPUT, required="a file of texts, such as --input=texts.txt")
     out: str = argument("", "NumPy file to write", required="a file to write, such as --out=x.npz")
     field: str = argument("text", "field of JSON lines that holds the text")
     pool: str = argument("mean", "of a text's tokens", choices=("mean", "first", "last", "word", "none"))

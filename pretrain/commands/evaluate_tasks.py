@@ -12,10 +12,10 @@ from pretrain.distributed.init import print_on_host0
 from pretrain.errors import UserError
 from pretrain.metrics.tables import one_line, show
 from pretrain.run import Run
-from pretrain.scoring.contamination import open_stores
-from pretrain.scoring.runner import Result, Runner, centered_mean, write_rows
-from pretrain.scoring.zero_shot import task_named
-from pretrain.workdir import Workdir
+from pretrain.scoring.contamination import held_items, open_stores
+from pretrain.scoring.runner import Questions, Result, Runner, centered_mean, write_rows
+from pretrain.scoring.task_table import task_named
+from pretrain.workdir import Workdir, write
 
 
 def ask_tasks(config, arguments: Evaluate) -> None:
@@ -33,13 +33,15 @@ def ask_tasks(config, arguments: Evaluate) -> None:
     # Batches hold so many tokens; --batch_size counts rows of the whole context.
     tokens = arguments.batch_size * run.model.context
     scorer = run.scorer(begins=arguments.start_token, within_word=arguments.within_word, tokens=tokens)
-    fingerprint, folder = run.tokenizer.fingerprint, arguments.contamination
-    stores = open_stores(folder, fingerprint) if folder else ()
-    runner = Runner.build(scorer, run.model, run.variables["params"], run.spec.layout, run.prompts, stores)
+    runner = Runner.build(scorer, run.model, run.variables["params"], run.spec.layout)
+    folder, tokenizer = arguments.contamination, run.tokenizer
+    stores = open_stores(folder, tokenizer.fingerprint) if folder else ()
     results = []
     for task in tasks:
+        questions = Questions.read(task, arguments.limit, any(shots))
+        held = held_items(stores, tokenizer.encode, questions) if stores else ()
         for number in shots:
-            results.append(runner.run(task, number, arguments.limit, print_on_host0))
+            results.append(runner.run(questions, number, held, print_on_host0))
             if results[-1].cut:
                 print_on_host0(
                     f"warning: {results[-1].cut:,} requests of {task.name} are longer than the context of "
@@ -47,16 +49,26 @@ def ask_tasks(config, arguments: Evaluate) -> None:
                 )
     if jax.process_index() == 0:
         report(results, run.step, arguments)
+        keep([one.to_json() for one in results], Workdir(arguments.workdir).scores(run.step))
+
+
+def keep(found: list[dict], path: Path) -> None:
+    """Adds results to those that a work folder has of a checkpoint; the same task and shots are replaced."""
+    kept = json.loads(path.read_text())["tasks"] if path.is_file() else []
+    by_task = {(one["task"], one["shots"]): one for one in (*kept, *found)}
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write(path, json.dumps({"tasks": [*by_task.values()]}, indent=1).encode())
+    except PermissionError:
+        print_on_host0(f"warning: {path} cannot be written")
 
 
 def report(results: list[Result], step: int, arguments: Evaluate) -> None:
-    """Prints results as a table or JSON object, and writes them."""
-    rows = [one.to_json() for one in results]
+    """Prints results as a table or JSON object, and writes --predictions."""
     mean = centered_mean(results)
-    found = {"step": step, "tasks": rows} | ({} if math.isnan(mean) else {"centered_mean": mean})
-    path = Workdir(arguments.workdir).scores(step)
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(found, indent=1, allow_nan=True) + "\n", encoding="utf-8")
+    found = {"step": step, "tasks": [one.to_json() for one in results]} | (
+        {} if math.isnan(mean) else {"centered_mean": mean}
+    )
     if arguments.predictions:
         write_rows(Path(arguments.predictions), results)
     if arguments.format == "json":

@@ -1,6 +1,5 @@
 """`pretrain probe`: what can be read linearly from each layer of a checkpoint."""
 
-import html
 import json
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from pretrain.scoring.hidden import hidden
 from pretrain.scoring.inputs import read_input
 from pretrain.scoring.probe import probe
 from pretrain.scoring.probe_tasks import TASKS, Items, items_of
-
-COLOURS = ("#3266ad", "#d1495b", "#2e8b57", "#c98a1b", "#7d4fa8", "#3a9ca6")
 
 
 def run(arguments: Probe) -> None:
@@ -55,13 +52,13 @@ def run(arguments: Probe) -> None:
     result = {"step": trained.step, "task": task, "train": len(train.texts), "test": len(test.texts), "rows": rows}
     if arguments.out:
         Path(arguments.out).write_text(json.dumps(result) + "\n", encoding="utf-8")
-    if arguments.plot:
-        Path(arguments.plot).write_text(plot(rows, f"{task}, checkpoint {trained.step}"), encoding="utf-8")
     if arguments.format == "json":
         print(one_line(result))
     else:
         title = f"checkpoint {trained.step}, {task}: {result['train']:,} training and {result['test']:,} test texts"
         show(title, list(rows[0]), [list(row.values()) for row in rows])
+    if arguments.plot:
+        plot(arguments.plot, rows, f"{task}, checkpoint {trained.step}")
 
 
 def _states(reader, part: Items, layers: str, stack: str) -> list[np.ndarray]:
@@ -70,24 +67,23 @@ def _states(reader, part: Items, layers: str, stack: str) -> list[np.ndarray]:
     return list(hidden(reader, rows, layers, "word" if part.per_word else "mean", stack))
 
 
-def plot(rows: list[dict], title: str) -> str:
-    """Scores by layer as lines, an SVG picture."""
-    lines = {}
+def plot(file: str, rows: list[dict], title: str) -> None:
+    """Draws scores by layer as lines. Errors: UserError without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError("--plot: needs the package matplotlib. Run pip install -e '.[plots]'.") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    lines: dict[str, list] = {}
     for row in rows:
         for name in [name for name in row if name not in ("layer", "shots")]:
             lines.setdefault(f"{name}, {row['shots']} texts", []).append((row["layer"], row[name]))
-    last = max(row["layer"] for row in rows) or 1
-    parts = [f'<text x="60" y="20">{html.escape(title)}</text>']
-    for tick in np.linspace(0, 1, 6):
-        y = 330 - 290 * tick
-        parts.append(f'<path d="M60 {y:.0f}H500" stroke="#ddd"/><text x="28" y="{y + 4:.0f}">{tick:.1f}</text>')
-    for layer in sorted({row["layer"] for row in rows}):
-        parts.append(f'<text x="{56 + 440 * layer / last:.0f}" y="350">{layer}</text>')
-    for number, (name, points) in enumerate(lines.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        path = " ".join(f"{60 + 440 * layer / last:.1f},{330 - 290 * max(value, 0):.1f}" for layer, value in points)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<text x="510" y="{50 + 18 * number}" fill="{colour}">{name}</text>')
-    body = "\n".join(parts)
-    head = '<svg xmlns="http://www.w3.org/2000/svg" width="720" height="370" font-family="sans-serif" font-size="13">'
-    return f"{head}\n{body}\n</svg>\n"
+    figure, axes = pyplot.subplots()
+    for name, points in lines.items():
+        axes.plot(*zip(*points, strict=True), marker="o", label=name)
+    axes.set(xlabel="layer", title=title)
+    axes.legend()
+    figure.savefig(file, bbox_inches="tight")
+    pyplot.close(figure)

@@ -1,6 +1,6 @@
 """Items of a task that the training text holds: overlaps of 13 tokens (Brown et al. 2020, appendix C)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,12 @@ def text_windows(stores: Sequence[Store]) -> Iterator[np.ndarray]:
             ids = shard.open(TOKENS)
             for begin in range(0, len(ids), BLOCK):
                 yield windows(ids[begin : begin + BLOCK + LENGTH - 1])
+
+
+def held_items(stores: Sequence[Store], encode: Callable[[str], np.ndarray], questions) -> np.ndarray:
+    """Which items of `Questions` the training text holds, bool [n]."""
+    separator = questions.task.separator
+    return overlaps(stores, [[encode(text) for text in item.texts(separator)] for item in questions.items])
 
 
 def overlaps(stores: Sequence[Store], items: Sequence[Sequence[np.ndarray]]) -> np.ndarray:

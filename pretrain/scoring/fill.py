@@ -2,16 +2,16 @@
 
 import math
 import re
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec
 
-from input_pipeline import corruption
 from pretrain.decoding.forward import decoding_model
 from pretrain.decoding.sampling import generate
 from pretrain.errors import UserError
-from pretrain.losses.mlm import Masked
 from pretrain.scoring.likelihood import put_rows
 from pretrain.scoring.pseudo import masked_logits, predicts_masked
 
@@ -39,8 +39,7 @@ def fill(run, text: str, top: int = 5) -> list[list[Filled]]:
         raise UserError(f"--text='{text}': has no gap. Write [MASK], or <extra_id_0> for T5.")
     if "inputs" in run.model.inputs and run.model.has_token_head:
         return fill_by_writing(run, text)
-    masked = Masked.serves(run.model) and "mask" in run.tokenizer.special and predicts_masked(run.model)
-    if not (masked and run.model.has_token_head):
+    if not predicts_masked(run.model, run.tokenizer):
         raise UserError("--workdir: fills no gaps. Name a masked model, T5 or BART.")
     return fill_masks(run, text, top)
 
@@ -48,34 +47,34 @@ def fill(run, text: str, top: int = 5) -> list[list[Filled]]:
 def fill_masks(run, text: str, top: int) -> list[list[Filled]]:
     """The likeliest pieces of each mask."""
     tokenizer, model = run.tokenizer, decoding_model(run.model)
-    frame = corruption.Frame(run.config.tokenizer.single, run.config.tokenizer.pair, tokenizer.special)
     *parts, last = MASKS.split(text)
     mask = [tokenizer.special["mask"]]
     # A space before a gap belongs to the missing word, as tokenizers attach it.
     ids = [part for one in parts for part in (tokenizer.encode(one.rstrip()), mask)]
     ids = np.concatenate([*ids, tokenizer.encode(last)]).astype(np.int32)
-    length = len(ids) + frame.size(1)
+    length = len(ids) + run.frame.size(1)
     rows = run.spec.layout.filled(1)
     tokens, types = np.zeros((2, rows, length), np.int32)
     for row in range(rows):
-        frame.fill([ids], tokens[row], types[row])
+        run.frame.fill([ids], tokens[row], types[row])
     places = np.flatnonzero(tokens[0] == mask[0]).astype(np.int32)
     inputs = {"tokens": tokens, "types": types, "segments": np.ones_like(tokens)}
     inputs = {name: inputs[name] for name in model.inputs if name in inputs}
-
-    def probabilities(params, inputs, places):
-        hidden, logits = masked_logits(model, params, inputs)
-        return jax.nn.softmax(logits(hidden[0][places]))
-
     with run.spec.scope():
-        compiled = jax.jit(probabilities, out_shardings=run.spec.layout.sharding())
-        found = np.asarray(compiled(run.variables, put_rows(run.spec.layout, inputs), places))
+        found = np.asarray(_probabilities(model, run.variables, put_rows(run.spec.layout, inputs), places))
     found = found[:, : tokenizer.vocab_size]  # padded tables have rows without a token
     best = np.argsort(-found, axis=1, kind="stable")[:, :top]
     return [
         [Filled(tokenizer.decode([i]).strip() or f"<{i}>", float(row[i])) for i in some]
         for row, some in zip(found, best, strict=True)
     ]
+
+
+@partial(jax.jit, static_argnames="model")
+def _probabilities(model, params, inputs, places):
+    """Probabilities [n, V] at `places` of the first row, on every device."""
+    hidden, logits = masked_logits(model, params, inputs)
+    return jax.lax.with_sharding_constraint(jax.nn.softmax(logits(hidden[0][places])), PartitionSpec())
 
 
 def fill_by_writing(run, text: str) -> list[list[Filled]]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from input_pipeline.examples.batches import bucket_lengths
 from pretrain.decoding.forward import decoding_model, empty_cache, take
@@ -51,24 +52,14 @@ class Likelihood:
         self.model, self.params, self.layout = decoding_model(model), params, layout
         self.source, self.tokens = source, tokens
         self.lengths = bucket_lengths((), model.context)
-        # Replicated, so that every process can read the result.
-        self._run = jax.jit(partial(_score, self.model), static_argnames="room", out_shardings=layout.sharding())
 
-    def __call__(
-        self, groups: Sequence[Sequence[Row]], report: Callable[[int], None] = lambda done: None
-    ) -> list[list[Scored]]:
-        """The scores of all rows, in order; `report` receives the number of rows done.
-
-        Ids before the last `context` ones that can be read are cut (see `cut`).
-        """
+    def __call__(self, groups: Sequence[Sequence[Row]]) -> list[list[Scored]]:
+        """The scores of all rows, in order; ids that a row has no room for are cut (see `cut`)."""
         rows = [self.cut(row) for group in groups for row in group]
         scored: list[Scored | None] = [None] * len(rows)
-        done = 0
         for batch, (before, after) in self._batches(groups, rows):
             for number, result in self._score_batch(rows, batch, before, after):
                 scored[number] = result
-                done += 1
-            report(done)
         return by_group(groups, scored)
 
     def cut(self, row: Row) -> Row:
@@ -106,12 +97,12 @@ class Likelihood:
         batch, number, shape = [], 0, (0, 0)
         for part in sorted(self._parts(groups, rows), key=sizes, reverse=True):
             before, after = sizes(part)
-            most = self.rows(before + after)
+            most = batch_rows(self.layout, self.tokens, before + after)
             for first in range(0, len(part.numbers), most):
                 some = part._replace(numbers=part.numbers[first : first + most])
                 # Few rows may join a batch of longer ones.
                 longest = max(before, shape[0]), max(after, shape[1])
-                if batch and number + len(some.numbers) > self.rows(sum(longest)):
+                if batch and number + len(some.numbers) > batch_rows(self.layout, self.tokens, sum(longest)):
                     yield batch, shape
                     batch, number, longest = [], 0, (before, after)
                 batch.append(some)
@@ -119,13 +110,9 @@ class Likelihood:
         if batch:
             yield batch, shape
 
-    def rows(self, length: int) -> int:
-        """Rows of a batch of `length` tokens: a power of two, rounded up to the devices."""
-        return self.layout.filled(2 ** max(0, (self.tokens // length).bit_length() - 1))
-
     def _score_batch(self, rows: Sequence[Row], parts: Sequence[Part], before: int, after: int):
         """(number, scores) of each row of a batch."""
-        size = self.rows(before + after)
+        size = batch_rows(self.layout, self.tokens, before + after)
         few = self.layout.filled(min(size, 2 ** (len(parts) - 1).bit_length()))
         shared, lengths = np.zeros((few, before), np.int32), np.zeros(few, np.int32)
         own, owner = np.zeros((size, after), np.int32), np.zeros(size, np.int32)
@@ -150,7 +137,7 @@ class Likelihood:
         room = min(self.model.context, before + after)
         with self.layout.scope():
             put = partial(put_rows, self.layout)
-            log_probs, greedy = self._run(self.params, put(arrays), put(source), wanted, room=room)
+            log_probs, greedy = _score(self.model, self.params, put(arrays), put(source), wanted, room)
         ends = np.cumsum(counts)[:-1]
         log_probs, greedy = (np.split(np.asarray(one)[:total], ends) for one in (log_probs, greedy))
         return zip(numbers, map(Scored, log_probs, greedy), strict=True)
@@ -173,6 +160,11 @@ class Likelihood:
         return found
 
 
+def batch_rows(layout, tokens: int, length: int) -> int:
+    """Rows of a batch of about `tokens` tokens, `length` each: a power of two, rounded up to the devices."""
+    return layout.filled(2 ** max(0, (tokens // length).bit_length() - 1))
+
+
 def by_group(groups: Sequence[Sequence], flat: Sequence) -> list[list]:
     """A value for each row of all groups, by group."""
     values = iter(flat)
@@ -189,6 +181,8 @@ def put_rows(layout, arrays: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
     return {name: one(array) for name, array in arrays.items()}
 
 
+# Compiled once for all scorers of a model: `run.score` in a loop compiles nothing again.
+@partial(jax.jit, static_argnames=("model", "room"))
 def _score(model, params, rows, source, wanted, room):
     """(log-probabilities, greedy) [n] of the `wanted` places and targets [2, n] among the rows' own tokens."""
     few, before = rows["shared"].shape
@@ -217,4 +211,5 @@ def token_scores(logits: Callable, hidden: jax.Array, places: jax.Array, targets
     # Logits of all tokens at once would need V numbers each: 200 MB for 1,024 of GPT-2's.
     chunks = states.reshape(-1, CHUNK, states.shape[-1]), targets.reshape(-1, CHUNK)
     log_probs, greedy = jax.lax.map(one, chunks)
-    return log_probs.reshape(-1), greedy.reshape(-1)
+    # Replicated, so that every process can read them.
+    return jax.lax.with_sharding_constraint((log_probs.reshape(-1), greedy.reshape(-1)), PartitionSpec())

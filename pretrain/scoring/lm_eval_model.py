@@ -41,15 +41,18 @@ def lm_eval_model(run, start_token: bool = False):
             return [math.fsum(x for one in some for x in one.log_probs.tolist()) for some in scores]
 
         def generate_until(self, requests, disable_tqdm: bool = False) -> list[str]:
-            found = []
-            for request in requests:
-                context, options = request.args
+            found, by_length = [""] * len(requests), {}
+            for number, request in enumerate(requests):
+                options = request.args[1]
                 if options.get("do_sample") or options.get("temperature", 0):
                     raise UserError("lm_eval: asks for samples. Set do_sample to false.")
-                stop = options.get("until") or []
-                most = options.get("max_gen_toks", MOST)
-                (text,) = decode_texts(scorer, run.model, run.local_params, run.prompts, [context], most)
-                found.append(cut_at(text, [stop] if isinstance(stop, str) else stop))
+                by_length.setdefault(options.get("max_gen_toks", MOST), []).append(number)
+            params = run.local_params
+            for most, numbers in by_length.items():
+                texts = decode_texts(scorer, run.model, params, [requests[i].args[0] for i in numbers], most)
+                for number, text in zip(numbers, texts, strict=True):
+                    stop = requests[number].args[1].get("until") or []
+                    found[number] = cut_at(text, [stop] if isinstance(stop, str) else stop)
             return found
 
     return Longhaul()

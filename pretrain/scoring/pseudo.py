@@ -1,6 +1,6 @@
 """Pseudo-likelihood of masked models (Salazar et al. 2020): each scored token is masked alone, in a row of its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -9,7 +9,8 @@ import numpy as np
 from input_pipeline.examples.batches import bucket_lengths
 from models.layers.logits import head_logits
 from pretrain.decoding.forward import decoding_model
-from pretrain.scoring.likelihood import CHUNK, TOKENS, Row, Scored, by_group, put_rows, token_scores
+from pretrain.losses.mlm import Masked
+from pretrain.scoring.likelihood import CHUNK, TOKENS, Row, Scored, batch_rows, by_group, put_rows, token_scores
 
 
 class PseudoLikelihood:
@@ -24,12 +25,9 @@ class PseudoLikelihood:
         self.frame, self.tokens, self.within_word = frame, tokens, within_word
         self.mask, self.continues = tokenizer.special["mask"], tokenizer.continues
         self.lengths = bucket_lengths((), model.context)
-        self._run = jax.jit(partial(_score, self.model), out_shardings=layout.sharding())
 
-    def __call__(
-        self, groups: Sequence[Sequence[Row]], report: Callable[[int], None] = lambda done: None
-    ) -> list[list[Scored]]:
-        """The scores of all rows, in order; `report` receives the number of rows done, in parts."""
+    def __call__(self, groups: Sequence[Sequence[Row]]) -> list[list[Scored]]:
+        """The scores of all rows, in order."""
         rows = [self.cut(row) for group in groups for row in group]
         # (row, place of the scored token), by length, so that batches have little padding.
         asked = [(number, place) for number, row in enumerate(rows) for place in range(row.start, len(row.ids))]
@@ -40,13 +38,12 @@ class PseudoLikelihood:
         while done < len(asked):
             longest = len(rows[asked[done][0]].ids) + self.frame.size(1)
             length = next(size for size in self.lengths if size >= longest)
-            some = asked[done : done + self.rows(length)]
+            some = asked[done : done + batch_rows(self.layout, self.tokens, length)]
             found = self._score_batch(rows, some, length)
             for (number, place), one_log_probs, one_greedy in zip(some, *found, strict=True):
                 log_probs[number][place - rows[number].start] = one_log_probs
                 greedy[number][place - rows[number].start] = one_greedy
             done += len(some)
-            report(done * len(rows) // len(asked))
         return by_group(groups, list(map(Scored, log_probs, greedy)))
 
     def cut(self, row: Row) -> Row:
@@ -54,13 +51,9 @@ class PseudoLikelihood:
         ids = row.ids[-(self.model.context - self.frame.size(1)) :]
         return row._replace(ids=ids, start=max(0, row.start - (len(row.ids) - len(ids))))
 
-    def rows(self, length: int) -> int:
-        """Rows of a batch of `length` tokens: a power of two, rounded up to the devices."""
-        return self.layout.filled(2 ** max(0, (self.tokens // length).bit_length() - 1))
-
     def _score_batch(self, rows: Sequence[Row], some: Sequence[tuple[int, int]], length: int):
         """(log-probabilities, greedy) [n] of the scored tokens `some`."""
-        size = self.rows(length)
+        size = batch_rows(self.layout, self.tokens, length)
         tokens, types = np.zeros((2, size, length), np.int32)
         segments = np.zeros((size, length), np.int32)
         segments[:, 0] = 1  # rows of padding read one token, so that no softmax is over nothing
@@ -80,13 +73,14 @@ class PseudoLikelihood:
         inputs = {"tokens": tokens, "types": types, "segments": segments, "positions": positions}
         inputs = {name: inputs[name] for name in self.model.inputs if name in inputs}
         with self.layout.scope():
-            log_probs, greedy = self._run(self.params, put_rows(self.layout, inputs), places, targets)
+            log_probs, greedy = _score(self.model, self.params, put_rows(self.layout, inputs), places, targets)
         return np.asarray(log_probs)[: len(some)], np.asarray(greedy)[: len(some)]
 
 
-def predicts_masked(model) -> bool:
-    """Whether a bidirectional model has a head for masked tokens; of ELECTRA only the generator has one."""
-    return not model.has_discriminator or bool(model.generator_size)
+def predicts_masked(model, tokenizer) -> bool:
+    """Whether a model has a head for masked tokens, and its tokenizer the mask; of ELECTRA the generator alone has."""
+    has_head = model.has_token_head and (not model.has_discriminator or bool(model.generator_size))
+    return has_head and Masked.serves(model) and "mask" in tokenizer.special
 
 
 def masked_logits(model, params, inputs):
@@ -98,6 +92,7 @@ def masked_logits(model, params, inputs):
     return hidden, lambda states: head_logits(*model.apply(params, states, method=head))
 
 
+@partial(jax.jit, static_argnames="model")
 def _score(model, params, inputs, places, targets):
     """(log-probabilities, greedy) [n] of `targets` at flat `places` of the rows."""
     hidden, logits = masked_logits(model, params, inputs)

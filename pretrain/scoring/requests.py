@@ -9,7 +9,6 @@ import numpy as np
 from input_pipeline import corruption
 from input_pipeline.tokenizers.base import Tokenizer
 from pretrain.errors import UserError
-from pretrain.losses.mlm import Masked
 from pretrain.scoring.likelihood import Likelihood, Row, Scored
 from pretrain.scoring.pseudo import PseudoLikelihood, predicts_masked
 
@@ -63,7 +62,7 @@ class Scorer:
             begins = begins or (bool(single) and frame.before > 0)
             start = tokenizer.special.get("start", tokenizer.end_id)
             return Scorer(score_rows=Likelihood(model, params, layout, **options), start=start, begins=begins, **common)
-        if likelihood and Masked.serves(model) and "mask" in tokenizer.special and predicts_masked(model):
+        if predicts_masked(model, tokenizer):
             rows = PseudoLikelihood(model, params, layout, frame, tokenizer, within_word=within_word, **options)
             return Scorer(score_rows=rows, masked=True, reserved=frame.size(1), **common)
         raise UserError("--workdir: gives no likelihood of texts. Name a decoder, encoder-decoder or masked model.")
@@ -95,7 +94,7 @@ class Scorer:
         return row
 
     def prompt(self, context: str, room: int) -> np.ndarray:
-        """The ids of a context that a decoder continues; the last `room` of them. Errors: as `start_id`."""
+        """The ids of a context that a decoder continues, the last `room` of them. Errors: as `start_id`."""
         ids = self.tokenizer.encode(context)
         first = [self.start_id()] if self.begins or not len(ids) else []
         self.cut += len(first) + len(ids) > room
@@ -122,6 +121,6 @@ class Scorer:
             raise UserError("--workdir: scores no text without a context. Give each one a context.")
         return self.start
 
-    def score(self, groups: Sequence[Sequence[Request]], report=lambda done: None) -> list[list[Scored]]:
+    def score(self, groups: Sequence[Sequence[Request]]) -> list[list[Scored]]:
         """The scores of requests; those of a group share what their contexts have in common."""
-        return self.score_rows([[self.row(request) for request in group] for group in groups], report)
+        return self.score_rows([[self.row(request) for request in group] for group in groups])

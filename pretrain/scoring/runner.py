@@ -6,23 +6,36 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from input_pipeline.token_store.store import Store
 from pretrain.decoding.sampling import generate
-from pretrain.scoring.contamination import overlaps
 from pretrain.scoring.requests import Scorer
 from pretrain.scoring.zero_shot import OUTCOMES, Item, Measure, Outcome, Task, choose, compare_text, summarize
 
 ROWS = 16  # prompts that are decoded together
 
 
+class Questions(NamedTuple):
+    """A task with the items to ask, and those that examples are drawn from."""
+
+    task: Task
+    items: Sequence[Item]
+    pool: Sequence[Item]
+
+    @classmethod
+    def read(cls, task: Task, limit: int, shots: bool) -> "Questions":
+        """Reads the first `limit` items, or all; examples only if there are `shots`. Errors: DataError."""
+        # Without data of their own, examples come from all items of the task, also those that are not asked.
+        return cls(task, task.items(task.data, limit), task.items(task.shots or task.data) if shots else ())
+
+
 @dataclass(frozen=True)
 class Result:
     """The metrics of a task with a number of examples in its prompts, of each subset, and what became of each item.
 
-    cut: requests that were longer than the context. seconds: of reading, scoring and measuring.
+    cut: requests that were longer than the context. seconds: of scoring and measuring.
     clean: the metrics of the items that the training text does not hold, and their number, if that was asked.
     """
 
@@ -57,40 +70,39 @@ class Result:
 class Runner:
     """Asks tasks of one checkpoint.
 
-    scorer: of requests. decode: texts of ids (int32 arrays, of at most so many tokens), for tasks that generate.
+    scorer: of requests. decode: the greedy continuations of contexts, of at most so many tokens, for tasks that
+    generate.
     """
 
     scorer: Scorer
     decode: Callable[[Sequence[str], int], list[str]]
-    stores: Sequence[Store] = ()  # of the training text, to tell which items it holds
 
     @staticmethod
-    def build(scorer: Scorer, model, params, layout, prompts: Callable, stores: Sequence[Store] = ()) -> "Runner":
-        """A runner that decodes greedily with a local copy of `params`; `prompts` is `Run.prompts`."""
+    def build(scorer: Scorer, model, params, layout) -> "Runner":
+        """A runner that decodes with a copy of `params` on one device, which is made where a task generates."""
 
         def decode(contexts: Sequence[str], most: int) -> list[str]:
-            return decode_texts(scorer, model, layout.local_copy(params), prompts, contexts, most)
+            return decode_texts(scorer, model, layout.local_copy(params), contexts, most)
 
-        return Runner(scorer, decode, stores)
+        return Runner(scorer, decode)
 
     def run(
-        self, task: Task, shots: int, limit: int = 0, report: Callable[[str], None] = lambda message: None
+        self,
+        questions: Questions,
+        shots: int,
+        held: Sequence[bool] = (),
+        report: Callable[[str], None] = lambda message: None,
     ) -> Result:
-        """Asks the first `limit` items of a task, or all. Errors: DataError, UserError."""
-        began = time.perf_counter()
-        items, before = task.items(task.data, limit), self.scorer.cut
-        # Without data of their own, examples come from all items of the task, also those that are not asked.
-        pool = task.items(task.shots or task.data) if shots else []
-        prompts = task.prompts(items, shots, pool)
-        outcomes = self._outcomes(task, items, prompts, report)
+        """Asks the items of a task; `held` tells which of them the training text holds. Errors: UserError."""
+        began, before = time.perf_counter(), self.scorer.cut
+        task, items, pool = questions
+        outcomes = self._outcomes(task, items, task.prompts(items, shots, pool), report)
         subsets: dict[str, list[Outcome]] = {}
         for item, outcome in zip(items, outcomes, strict=True):
             subsets.setdefault(item.group, []).append(outcome)
         groups = {name: summarize(task, some) for name, some in sorted(subsets.items())} if task.by else {}
         measures, clean = summarize(task, outcomes), None
-        if self.stores:
-            encode = self.scorer.tokenizer.encode
-            held = overlaps(self.stores, [[encode(text) for text in item.texts(task.separator)] for item in items])
+        if len(held):
             some = [outcome for outcome, one in zip(outcomes, held, strict=True) if not one]
             clean = len(some), summarize(task, some) if some else {}
         seconds = time.perf_counter() - began
@@ -113,13 +125,16 @@ class Runner:
         return found
 
 
-def decode_texts(scorer: Scorer, model, params, prompts: Callable, contexts: Sequence[str], most: int) -> list[str]:
-    """The greedy continuation of each context, of at most `most` tokens; long contexts lose their beginning."""
-    found, tokenizer = [""] * len(contexts), scorer.tokenizer
+def decode_texts(scorer: Scorer, model, params, contexts: Sequence[str], most: int) -> list[str]:
+    """The greedy continuation of each context, of at most `most` tokens and half of the model's context.
+
+    Long contexts lose their beginning.
+    """
+    found, tokenizer, most = [""] * len(contexts), scorer.tokenizer, min(most, model.context // 2)
     ids, sources = [], []
     for context in contexts:
         if scorer.reads_source:
-            (begun,), source, _ = prompts([context])
+            (begun,), source, _ = scorer.prompts([context])
             ids.append(begun)
             sources.append({name: values[0, -model.context :] for name, values in source.items()})
         else:

@@ -7,6 +7,8 @@ processed ones.
 import re
 from collections.abc import Mapping, Sequence
 
+from pretrain.errors import UserError, lookup
+from pretrain.recipes import recipe_module
 from pretrain.scoring.zero_shot import LETTERS, Task
 
 
@@ -140,29 +142,17 @@ def task(name: str, kind: str, data: str, context: str | tuple = "{question}", *
 
 NORMED = ("acc", "acc_norm")
 QA = "Question: {question}\nAnswer:"
+LAMBADA = "tfds:lambada?split=test"
+WORD = {"choices": ("{word}",), "metrics": ("acc", "perplexity"), "prepare": lambada}
 CONTEXTS = {"context": ("{context0}", "{context1}"), "choices": ("{end}",), "chance": 0.5}
 ARC = {"metrics": (*NORMED, "acc_mutual_info"), "chance": 0.25}
 NLI = "{premise}\nQuestion: {hypothesis}"
 TASKS = {
     one.name: one
     for one in (
-        task(
-            "lambada",
-            "last_word",
-            "tfds:lambada?split=test",
-            choices=("{word}",),
-            metrics=("acc", "perplexity"),
-            prepare=lambada,
-        ),
-        task(  # GPT-3's form, for examples in front (Brown et al. 2020, section 3.1.1)
-            "lambada_cloze",
-            "last_word",
-            "tfds:lambada?split=test",
-            "{question} ____. ->",
-            choices=("{word}",),
-            metrics=("acc", "perplexity"),
-            prepare=lambada,
-        ),
+        task("lambada", "last_word", LAMBADA, **WORD),
+        # GPT-3's form, for examples in front (Brown et al. 2020, section 3.1.1).
+        task("lambada_cloze", "last_word", LAMBADA, "{question} ____. ->", **WORD),
         task(
             "hellaswag",
             "choices",
@@ -281,3 +271,23 @@ LANGUAGES = ("en", "ar", "es", "eu", "hi", "id", "my", "ru", "sw", "te", "zh")
 TASKS |= {
     f"xstorycloze_{code}": task(f"xstorycloze_{code}", "choices", "", prepare=story, chance=0.5) for code in LANGUAGES
 }
+
+
+def task_named(name: str, data: Mapping[str, str] | str, key: str = "--tasks") -> Task:
+    """The task of a name, or of FILE.py:NAME; `data` has sources by name, and by NAME/shots those of examples.
+
+    A single source in place of `data` is the task's.
+
+    Errors: UserError for unknown names, files and tasks without data.
+    """
+    path, _, attribute = name.partition(":")
+    if path.endswith(".py"):
+        module = recipe_module(path, key)
+        task = lookup(f"{key}={path}", attribute, {key: v for key, v in vars(module).items() if isinstance(v, Task)})
+    else:
+        task = lookup(key, name, TASKS)
+    data = {task.name: data} if isinstance(data, str) else data
+    task = task.on(data.get(task.name, ""), data.get(f"{task.name}/shots", ""))
+    if not task.data:
+        raise UserError(f"{key}={name}: has no data of its own. Name a source, such as --data={task.name}:jsonl:FILE.")
+    return task

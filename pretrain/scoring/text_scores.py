@@ -1,18 +1,14 @@
 """Scores of texts: nats, and what they are divided by."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from pretrain.losses.objective import perplexity
 from pretrain.scoring.inputs import texts_of
 from pretrain.scoring.requests import Request, Scorer
 
 
-def score_texts(
-    scorer: Scorer,
-    texts: Sequence[str | tuple[str, str]],
-    tokens: bool = False,
-    report: Callable[[int], None] = lambda done: None,
-) -> list[dict]:
+def score_texts(scorer: Scorer, texts: Sequence[str | tuple[str, str]], tokens: bool = False) -> list[dict]:
     """Scores of texts, or of continuations behind their contexts.
 
     Each has `nats` (the negative log-probability, every token scored once), numbers of `tokens`, `bytes`, `characters`
@@ -24,39 +20,31 @@ def score_texts(
         pair = isinstance(text, tuple)
         groups.append([scorer.row(Request(*text))] if pair else scorer.windows(text))
     found = []
-    for text, rows, scored in zip(texts, groups, scorer.score_rows(groups, report), strict=True):
+    for text, rows, scored in zip(texts, groups, scorer.score_rows(groups), strict=True):
         written = text[1] if isinstance(text, tuple) else text
-        found.append(summary(written, [number for one in scored for number in one.log_probs.tolist()]))
+        log_probs = [number for one in scored for number in one.log_probs.tolist()]
+        sizes = len(log_probs), len(written.encode()), len(written), len(written.split())
+        found.append(summary(-math.fsum(log_probs), *sizes))
         if tokens:
             ids = [int(i) for row, one in zip(rows, scored, strict=True) for i in row.ids[-len(one.log_probs) :]]
-            found[-1] |= {
-                "pieces": [scorer.tokenizer.decode([i]) for i in ids],
-                "log_probs": [number for one in scored for number in one.log_probs.tolist()],
-            }
+            found[-1] |= {"pieces": [scorer.tokenizer.decode([i]) for i in ids], "log_probs": log_probs}
     return found
 
 
-def summary(text: str, log_probs: Sequence[float]) -> dict:
-    """Sums of a text's scores."""
-    nats, size = -math.fsum(log_probs), len(text.encode())
-    found = {"nats": nats, "tokens": len(log_probs), "bytes": size, "characters": len(text), "words": len(text.split())}
+def summary(nats: float, tokens: int, size: int, characters: int, words: int) -> dict:
+    """Sums, and what follows from them; `size` in bytes."""
+    found = {"nats": nats, "tokens": tokens, "bytes": size, "characters": characters, "words": words}
     if size:
         found["bits_per_byte"] = nats / math.log(2) / size
-    if log_probs:
-        found["perplexity"] = math.exp(min(nats / len(log_probs), 700.0))
+    if tokens:
+        found["perplexity"] = perplexity(nats / tokens)
     return found
 
 
 def total(scores: Sequence[Mapping]) -> dict:
-    """The sums over texts, and their quotients."""
-    names = ("nats", "tokens", "bytes", "characters", "words")
-    sums = {name: math.fsum(one[name] for one in scores) for name in names}
-    sums |= {name: int(sums[name]) for name in names[1:]}
-    if sums["bytes"]:
-        sums["bits_per_byte"] = sums["nats"] / math.log(2) / sums["bytes"]
-    if sums["tokens"]:
-        sums["perplexity"] = math.exp(min(sums["nats"] / sums["tokens"], 700.0))
-    return sums
+    """The summary of several texts."""
+    sizes = (sum(one[name] for one in scores) for name in ("tokens", "bytes", "characters", "words"))
+    return summary(math.fsum(one["nats"] for one in scores), *sizes)
 
 
 def texts_or_pairs(records: Sequence[Mapping]) -> list[str | tuple[str, str]]:

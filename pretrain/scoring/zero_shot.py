@@ -4,7 +4,6 @@ Names and metrics are those of lm-evaluation-harness (Gao et al. 2021), so that 
 GPT-3's (Brown et al. 2020, section 2.4).
 """
 
-import functools
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from input_pipeline.corruption.examples import fill_template
 from input_pipeline.errors import DataError
 from input_pipeline.sources.records import value_at
 from pretrain.errors import UserError, lookup
-from pretrain.recipes import recipe_module
+from pretrain.losses.objective import perplexity
 from pretrain.scoring.inputs import records
 from pretrain.scoring.likelihood import Scored
 from pretrain.scoring.requests import Request
@@ -226,7 +225,7 @@ def read_word(task: Task, item: Item, scored: Sequence[Scored]) -> Outcome:
     """The outcome of kind last_word: whether all its tokens are the likeliest ones, and its log-likelihood."""
     total, greedy = math.fsum(scored[0].log_probs.tolist()), bool(scored[0].greedy.all())
     row = {"choices": list(item.choices), "log_likelihoods": [total], "greedy": greedy}
-    return Outcome({"acc": float(greedy), "perplexity": total}, row)
+    return Outcome({"acc": float(greedy)}, row)
 
 
 def compare_text(task: Task, item: Item, text: str) -> Outcome:
@@ -256,37 +255,10 @@ def summarize(task: Task, outcomes: Sequence[Outcome]) -> dict[str, Measure]:
             predicted, right = [one.row["prediction"] for one in outcomes], [one.row["answers"] for one in outcomes]
             found[name] = Measure(texts.sacrebleu_score(name, predicted, right), math.nan)
             continue
-        mean = mean_of([one.values[name] for one in outcomes])
         if name == "perplexity":  # exp of the mean, and its error by the delta method
-            value = math.exp(-mean.value)
-            mean = Measure(value, value * mean.stderr)
-        found[name] = mean
+            mean = mean_of([-one.row["log_likelihoods"][0] for one in outcomes])
+            value = perplexity(mean.value)
+            found[name] = Measure(value, value * mean.stderr)
+            continue
+        found[name] = mean_of([one.values[name] for one in outcomes])
     return found
-
-
-@functools.cache
-def builtin() -> Mapping[str, Task]:
-    """The tasks that are known by name."""
-    from pretrain.scoring.task_table import TASKS  # late: the table is made of `Task`
-
-    return TASKS
-
-
-def task_named(name: str, data: Mapping[str, str] | str, key: str = "--tasks") -> Task:
-    """The task of a name, or of FILE.py:NAME; `data` has sources by name, and by NAME/shots those of examples.
-
-    A single source in place of `data` is the task's.
-
-    Errors: UserError for unknown names, files and tasks without data.
-    """
-    path, _, attribute = name.partition(":")
-    if path.endswith(".py"):
-        module = recipe_module(path, key)
-        task = lookup(f"{key}={path}", attribute, {key: v for key, v in vars(module).items() if isinstance(v, Task)})
-    else:
-        task = lookup(key, name, builtin())
-    data = {task.name: data} if isinstance(data, str) else data
-    task = task.on(data.get(task.name, ""), data.get(f"{task.name}/shots", ""))
-    if not task.data:
-        raise UserError(f"{key}={name}: has no data of its own. Name a source, such as --data={task.name}:jsonl:FILE.")
-    return task

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 
-from input_pipeline import corruption
 from pretrain.errors import UserError
 from pretrain.evaluation.evaluation import selected
 from pretrain.scoring.requests import Scorer
-from pretrain.scoring.runner import Runner
-from pretrain.scoring.zero_shot import task_named
+from pretrain.scoring.runner import Questions, Runner
+from pretrain.scoring.task_table import task_named
 from pretrain.training.startup import RunParts
 
 
@@ -21,16 +20,19 @@ class TaskEvaluator:
         self.name, options = name, run.config.evaluations[name]
         self.every, self._options, self._run = options.every, options, run
         key = f"config.evaluations.{name}"
-        self._task = task_named(options.task, options.data, f"{key}.task")
+        task = task_named(options.task, options.data, f"{key}.task")
         if selected(run.config)[0] == name:
             raise UserError(f"config.checkpoint.best={run.config.checkpoint.best}: {name} is a task. Name another.")
         if run.spec.mesh.shape["sequence"] > 1:
             raise UserError(f"{key}.task: needs config.mesh.sequence=1. Remove the evaluation.")
-        tokenizer, spec = run.corpus.tokenizer, run.spec
-        self._scorer = Scorer.build(spec.model, None, spec.layout, tokenizer, run.config)
-        number = len(self._task.items(self._task.data, options.limit))
-        self.scope = f"{number:,} items of {self._task.name}"
+        self._scorer({})  # a model without likelihoods is an error now, not after hours of training
+        self._questions = Questions.read(task, options.limit, options.shots > 0)
+        self.scope = f"{len(self._questions.items):,} items of {task.name}"
         self.forget()
+
+    def _scorer(self, params) -> Scorer:
+        spec, corpus = self._run.spec, self._run.corpus
+        return Scorer.build(spec.model, {"params": params}, spec.layout, corpus.tokenizer, self._run.config)
 
     def forget(self) -> None:
         self.step = None
@@ -50,13 +52,10 @@ class TaskEvaluator:
         """(metrics to show, those to write) of `params` after `step`; None if `stop` asks to end."""
         if stop():
             return None
-        run, tokenizer = self._run, self._run.corpus.tokenizer
-        params = run.spec.to_global(params)
-        self._scorer.score_rows.params = {"params": params}
-        frame = corruption.Frame(run.config.tokenizer.single, run.config.tokenizer.pair, tokenizer.special)
-        prompts = corruption.build(run.config.objective.to_dict(), tokenizer, frame).prompts
-        runner = Runner.build(self._scorer, run.spec.model, params, run.spec.layout, prompts)
-        result = runner.run(self._task, self._options.shots, self._options.limit)
+        spec = self._run.spec
+        params = spec.to_global(params)
+        runner = Runner.build(self._scorer(params), spec.model, params, spec.layout)
+        result = runner.run(self._questions, self._options.shots)
         self.set_loss(step)
         shown = {name: measure.value for name, measure in result.measures.items()}
         return shown, shown | {"items": len(result.outcomes)}

@@ -8,7 +8,7 @@ import pytest
 
 import pretrain
 from pretrain.cli import main
-from pretrain.scoring.zero_shot import task_named
+from pretrain.scoring.task_table import task_named
 
 FOLDER = os.environ.get("LONGHAUL_DATA", "")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="LONGHAUL_DATA names no folder of corpora")

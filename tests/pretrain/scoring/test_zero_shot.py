@@ -158,6 +158,7 @@ def test_last_words_give_accuracy_and_perplexity():
     task = TASKS["lambada"]
     outcomes = [read_word(task, Item(("a",), ("b",)), scored(total)) for total in (-1, -3)]
     measures = summarize(task, outcomes)
+    assert outcomes[0].values == {"acc": 1.0}  # of --predictions: no log-likelihood under the name of a perplexity
     assert measures["perplexity"].value == pytest.approx(math.exp(2)) and measures["acc"].value == 1.0
     assert measures["perplexity"].stderr == pytest.approx(math.exp(2) * 1.0)  # the mean's error is sqrt(2 / 1 / 2)
 
@@ -225,13 +226,26 @@ def test_a_task_of_ones_own(whole, tmp_path, capsys):
     assert main(["evaluate", f"--workdir={whole}", *flags, "--format=json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(one["task"], one["shots"], one["items"]) for one in found["tasks"]] == [("mine", 0, 6), ("mine", 2, 6)]
-    assert json.loads((whole / "scores" / f"{found['step']}.json").read_text()) == found
+    kept = whole / "scores" / f"{found['step']}.json"
+    assert [one for one in json.loads(kept.read_text())["tasks"] if one["task"] == "mine"] == found["tasks"]
     written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert len(written) == 12
     for row in written:
         assert row["acc"] == float(np.argmax(row["log_likelihoods"]) == row["answer"])
+    # Another question replaces its own figures alone.
     assert main(["evaluate", f"--workdir={whole}", *flags[:1], "--limit=3"]) == 0
+    again = [one for one in json.loads(kept.read_text())["tasks"] if one["task"] == "mine"]
+    assert [one["items"] for one in again] == [3, 6] and again[1] == found["tasks"][1]
     assert "mine" in capsys.readouterr().out
+
+
+def test_texts_longer_than_the_context_are_generated_in_half_of_it(whole, tmp_path, capsys):
+    """gsm8k asks for 256 tokens, and this model reads 64."""
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "How many? " * 20, "answer": "#### 2"}) + "\n")
+    flags = ["--tasks=gsm8k", f"--data=gsm8k:jsonl:{tmp_path}/rows.jsonl", "--format=json"]
+    assert main(["evaluate", f"--workdir={whole}", *flags]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["tasks"]
+    assert found["exact_match"] in (0, 1) and found["cut"] == 1
 
 
 def test_items_of_the_training_text_are_left_out(whole, text, tmp_path, capsys):
