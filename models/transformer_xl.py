@@ -122,7 +122,9 @@ class TransformerXL(RecurrentModel):
             context = context.replace(distances=Distances(rows, *biases))
         x, carried, states = self.stack(self.stacked, x, context, carried, key, layers or self.mixes)
         carried = {name: one.advance(T, segments) for name, one in carried.items()}
-        return self.output(drop(x, 2, row), carried, states)
+        output = self.output(drop(x, 2, row), carried, states)
+        self.init_heads(output.hidden)
+        return output
 
     def head_inputs(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array] | None:
         """Inputs of the output head: hidden [..., E] after projection, matrix [V, E], bias [V].

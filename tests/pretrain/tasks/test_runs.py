@@ -272,3 +272,22 @@ def test_mistakes_end_before_training(kind, keys, problem, folder, capsys):
     assert cli.main([*recipe(folder, kind), *keys]) == 2
     error = capsys.readouterr().err
     assert problem in error and "Traceback" not in error
+
+
+FAMILIES = ("encoder", "decoder", "encoder_decoder", "replaced_tokens", "two_stream", "recurrent")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", FAMILIES)
+@pytest.mark.parametrize("kind", OBJECTIVES)
+def test_kind_on_every_family(kind, model, folder, capsys):
+    """From scratch by config alone: two updates, then scores and a prediction for every record."""
+    recipe(folder, kind, model)
+    keys = ["train.steps=2", "schedule.warmup=0", "evaluate.every=0", "checkpoint.every=2"]
+    keys += ["model.reuse=16"] * (model == "two_stream")  # its default is longer than these rows
+    assert cli.main(["train", "--config=recipe.py", "--workdir=run", *(f"--config.{key}" for key in keys)]) == 0
+    capsys.readouterr()
+    assert cli.main(["evaluate", "--workdir=run", "--predictions=out.jsonl", "--format=json"]) == 0
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert np.isfinite(scores["loss"]) and scores["examples"] == 50
+    assert len((folder / "out.jsonl").read_text().splitlines()) == 50
