@@ -16,6 +16,7 @@ The axis alphabet, used in every shape comment and einsum of the project:
     input_vocab_size       number of ids that it can read
     input_limits           {input: rows of the table that it indexes}
     causal                 no token sees a later one: padding, which comes last, then needs no segments
+    has_branches           the call takes `branches`: texts of a row that continue the same beginning
     single_softmax         one softmax gives all probabilities
     head_inputs(hidden)    (hidden, matrix, bias) of that softmax, or None
     cluster_inputs(hidden) the same for each softmax of an adaptive vocabulary

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from models.attention.masks import Mask
-from models.attention.patterns import parse_pattern
+from models.attention.patterns import Dense, parse_pattern
 from models.layers.dropout import dropout
 from models.layers.embedding import lookup, sinusoid
 from models.layers.init import embedding_table, normal, residual_std
@@ -22,6 +22,8 @@ from models.transformer.block import Block, Context
 from models.transformer.cache import Cache
 from models.transformer.model import Model, Output
 from models.transformer.multihead import SelfAttention
+
+MAX_BRANCHES = 2**30
 
 
 class Decoder(Model):
@@ -94,6 +96,7 @@ class Decoder(Model):
         *,
         positions: jax.Array | None = None,
         segments: jax.Array | None = None,
+        branches: jax.Array | None = None,
         carried: Mapping[str, Any] | None = None,
         row: jax.Array | None = None,
         train: bool = False,
@@ -104,6 +107,8 @@ class Decoder(Model):
         positions [B, T]: counted from 0 in each document; by default from the row's first token, or from the end of
             the cache.
         segments [B, T]: documents of a row; a token sees its own alone, and 0 is padding.
+        branches [B, T]: 0 for the beginning of a document, then 1, 2, ... for texts that each continue it: they see
+            the beginning and themselves. Only where `has_branches`, without `carried`.
         carried: what `init_cache` or the call before returned. Then segments only mark padding, at the right end of a
             prompt, with 0.
         layers: whether to return the states of all layers.
@@ -113,7 +118,11 @@ class Decoder(Model):
         cache = carried.get("attention")
         self.check_length(length)
         if cache is None:
-            mask, slots = Mask(causal=self.causal, query_segments=segments), jnp.arange(length)
+            # A branch has a lower rank than those before it, so it does not see their keys.
+            ranks = None if branches is None else jnp.where(branches == 0, 0, MAX_BRANCHES - branches)
+            queries = None if branches is None else ranks + 1
+            mask = Mask(causal=self.causal, query_segments=segments, query_ranks=queries, key_ranks=ranks)
+            slots = jnp.arange(length)
         else:
             # Each row continues where its own text ends: query i is at column lengths + i of the cache.
             self.check_length(length, cache.capacity)
@@ -158,6 +167,11 @@ class Decoder(Model):
     def causal(self) -> bool:
         """Whether no token sees a later one."""
         return not self.bidirectional
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether the call takes `branches`: sparse patterns count columns, which branches do not share."""
+        return self.causal and all(isinstance(parse_pattern(one), Dense) for one in self.attention)
 
     @property
     def input_vocab_size(self) -> int:

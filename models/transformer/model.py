@@ -49,6 +49,7 @@ class Model(nn.Module):
     head_params: ClassVar[tuple[str, ...]] = ("head", "head_bias", "task_head", "scalar_mix")
     final_norms: ClassVar[tuple[str, ...]] = ("final_norm",)
     has_discriminator: ClassVar[bool] = False
+    has_branches: ClassVar[bool] = False
     summary_place: ClassVar[str] = "last"  # the token that stands for its row in tasks: first, or last
     class_bias: ClassVar[bool] = True  # whether classes of rows have a bias
 

@@ -1,7 +1,7 @@
-"""Log-probabilities of tokens behind their contexts, for decoders and encoder-decoders.
+"""Log-probabilities of tokens behind their contexts; logits are made of scored tokens alone.
 
-Rows of a group, such as the choices of a question, share the tokens that all of them begin with: these are read once,
-into the caches of decoding, and each row reads its own tokens behind a copy. Logits are made of scored tokens alone.
+Rows of a group, such as the choices of a question, share the tokens that all of them begin with, which are read once.
+`PackedLikelihood` and `CachedLikelihood` differ in how.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,10 +14,12 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from input_pipeline.examples.batches import bucket_lengths
-from pretrain.decoding.forward import decoding_model, empty_cache, take
+from input_pipeline.packing.documents import best_fit
+from pretrain.decoding.forward import decoding_model
 
 TOKENS = 8192  # of a batch, padding included, by default
-CHUNK = 128  # scored tokens whose logits are in memory at once
+CHUNK = 256  # scored tokens whose logits are in memory at once
+PACKED = 256  # tokens of a packed row, unless a group is longer: attention takes a tenth of GPT-2 small's time
 
 
 class Row(NamedTuple):
@@ -36,7 +38,7 @@ class Scored(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Rows of one group in a batch: the first `shared` ids are equal, and their states are computed once."""
+    """Rows of one group: the first `shared` ids are equal, and their states are computed once."""
 
     numbers: list[int]  # of the rows
     shared: int
@@ -57,18 +59,18 @@ class Likelihood:
         """The scores of all rows, in order; ids that a row has no room for are cut (see `cut`)."""
         rows = [self.cut(row) for group in groups for row in group]
         scored: list[Scored | None] = [None] * len(rows)
-        for batch, (before, after) in self._batches(groups, rows):
-            for number, result in self._score_batch(rows, batch, before, after):
-                scored[number] = result
+        for number, result in self._score_all(rows, list(self._parts(groups, rows))):
+            scored[number] = result
         return by_group(groups, scored)
+
+    def _score_all(self, rows: Sequence[Row], parts: Sequence[Part]) -> Iterator[tuple[int, Scored]]:
+        """(number, scores) of each row, in any order."""
+        raise NotImplementedError
 
     def cut(self, row: Row) -> Row:
         """The row without its first ids, where it is longer than the context and the token that it predicts."""
         ids = row.ids[-(self.model.context + 1) :]
         return row._replace(ids=ids, start=max(1, row.start - (len(row.ids) - len(ids))))
-
-    def _bucket(self, length: int) -> int:
-        return next(size for size in self.lengths if size >= length) if length else 0
 
     def _parts(self, groups, rows: Sequence[Row]) -> Iterator[Part]:
         """Rows that share what they read first: of a group, and from one source."""
@@ -86,78 +88,100 @@ class Likelihood:
                 differs = np.flatnonzero(~np.all(same, axis=0))
                 yield Part(numbers, int(differs[0]) if len(differs) else least)
 
-    def _batches(self, groups, rows: Sequence[Row]) -> Iterator[tuple[list[Part], tuple[int, int]]]:
-        """(parts, (tokens of the shared ids, tokens of the rest)) of each batch; the longest come first."""
 
-        def sizes(part: Part) -> tuple[int, int]:
-            own = max(len(rows[i].ids) for i in part.numbers) - 1 - part.shared
-            # Powers of two: a program is compiled for each pair of sizes, which takes seconds.
-            return self._bucket(part.shared), min(self.model.context, max(16, 2 ** (own - 1).bit_length()))
+class PackedLikelihood(Likelihood):
+    """Packs groups into rows, for models that take `branches`: what rows share is followed by the rest of each.
 
-        batch, number, shape = [], 0, (0, 0)
-        for part in sorted(self._parts(groups, rows), key=sizes, reverse=True):
-            before, after = sizes(part)
-            most = batch_rows(self.layout, self.tokens, before + after)
-            for first in range(0, len(part.numbers), most):
-                some = part._replace(numbers=part.numbers[first : first + most])
-                # Few rows may join a batch of longer ones.
-                longest = max(before, shape[0]), max(after, shape[1])
-                if batch and number + len(some.numbers) > batch_rows(self.layout, self.tokens, sum(longest)):
-                    yield batch, shape
-                    batch, number, longest = [], 0, (before, after)
-                batch.append(some)
-                number, shape = number + len(some.numbers), longest
-        if batch:
-            yield batch, shape
+    One program serves all batches of a call, and almost nothing is padding.
+    """
 
-    def _score_batch(self, rows: Sequence[Row], parts: Sequence[Part], before: int, after: int):
-        """(number, scores) of each row of a batch."""
-        size = batch_rows(self.layout, self.tokens, before + after)
-        few = self.layout.filled(min(size, 2 ** (len(parts) - 1).bit_length()))
-        shared, lengths = np.zeros((few, before), np.int32), np.zeros(few, np.int32)
-        own, owner = np.zeros((size, after), np.int32), np.zeros(size, np.int32)
-        places, targets, numbers, counts = [], [], [], []
-        for place, part in enumerate(parts):
-            lengths[place] = part.shared
-            shared[place, : part.shared] = rows[part.numbers[0]].ids[: part.shared]
-            for number in part.numbers:
-                ids, start, _ = rows[number]
-                row = len(numbers)
-                owner[row], own[row, : len(ids) - 1 - part.shared] = place, ids[part.shared : -1]
-                places.append(row * after + np.arange(start - 1, len(ids) - 1) - part.shared)
-                targets.append(ids[start:])
-                numbers.append(number)
-                counts.append(len(ids) - start)
-        total = sum(counts)
-        # A power of two of chunks, so that few programs are compiled.
-        wanted = np.zeros((2, CHUNK * 2 ** (-(-total // CHUNK) - 1).bit_length()), np.int32)
-        wanted[0, :total], wanted[1, :total] = np.concatenate(places), np.concatenate(targets)
-        arrays = {"shared": shared, "lengths": lengths, "own": own, "owner": owner}
-        source = self._sources([rows[part.numbers[0]].source for part in parts], few)
-        room = min(self.model.context, before + after)
+    def _score_all(self, rows, parts):
+        if not parts:
+            return
+        parts = [one for part in parts for one in self._split(rows, part)]
+        sizes = [self._size(rows, part) for part in parts]
+        longest = max(*sizes, min(PACKED, sum(sizes)), 16)
+        length = min(self.model.context, 2 ** (longest - 1).bit_length())
+        bins = best_fit(sizes, length)
+        # Calls of one batch, as in a loop, have few sizes; others are cut evenly, so that the last is full.
+        batches = -(-len(bins) // batch_rows(self.layout, self.tokens, length))
+        size = self.layout.filled(-(-len(bins) // batches) if batches > 1 else 2 ** (len(bins) - 1).bit_length())
+        for first in range(0, len(bins), size):
+            some = [[parts[place] for place in row] for row in bins[first : first + size]]
+            yield from self._score_batch(rows, some, size, length)
+
+    def _size(self, rows, part: Part) -> int:
+        """Tokens of a part in a row. The last of each of its rows is only predicted."""
+        return part.shared + sum(len(rows[number].ids) - 1 - part.shared for number in part.numbers)
+
+    def _split(self, rows, part: Part) -> Iterator[Part]:
+        """Parts that fit into the context; one row always does."""
+        some: list[int] = []
+        for number in part.numbers:
+            if some and self._size(rows, part._replace(numbers=[*some, number])) > self.model.context:
+                yield part._replace(numbers=some)
+                some = []
+            some.append(number)
+        yield part._replace(numbers=some)
+
+    def _score_batch(self, rows, packed: Sequence[Sequence[Part]], size: int, length: int):
+        """(number, scores) of each row of a batch of `size` packed rows of `length` tokens."""
+        arrays = {name: np.zeros((size, length), np.int32) for name in ("tokens", "positions", "segments", "branches")}
+        wanted, numbers = Wanted(size * length), []
+        for slot, parts in enumerate(packed):
+            end = 0
+            for segment, part in enumerate(parts, 1):
+                begin, end = end, end + part.shared
+                pieces = [(rows[part.numbers[0]].ids, 0, begin, 0)]  # (ids, position, place, branch)
+                for branch, number in enumerate(part.numbers, 1):
+                    ids, start, _ = rows[number]
+                    pieces.append((ids[:-1], part.shared, end, branch))
+                    # The state of a token predicts the next one.
+                    places = np.arange(start - 1, len(ids) - 1) + end - part.shared
+                    wanted.add(slot * length + places, ids[start:])
+                    numbers.append(number)
+                    end += len(ids) - 1 - part.shared
+                for ids, position, place, branch in pieces:
+                    count = part.shared if not branch else len(ids) - part.shared
+                    span = slot, slice(place, place + count)
+                    arrays["tokens"][span] = ids[position : position + count]
+                    arrays["positions"][span] = np.arange(position, position + count)
+                    arrays["branches"][span] = branch
+                arrays["segments"][slot, begin:end] = segment
         with self.layout.scope():
-            put = partial(put_rows, self.layout)
-            log_probs, greedy = _score(self.model, self.params, put(arrays), put(source), wanted, room)
-        ends = np.cumsum(counts)[:-1]
-        log_probs, greedy = (np.split(np.asarray(one)[:total], ends) for one in (log_probs, greedy))
-        return zip(numbers, map(Scored, log_probs, greedy), strict=True)
+            found = _score_packed(self.model, self.params, put_rows(self.layout, arrays), *wanted.arrays())
+        return zip(numbers, wanted.split(*found), strict=True)
 
-    def _sources(self, texts: Sequence[str], rows: int) -> dict[str, np.ndarray]:
-        """Inputs of the encoder, padded to a bucket of length and `rows` rows."""
-        if self.source is None:
-            return {}
-        inputs = [self.source([text]) for text in texts]
-        longest = max(one["inputs"].shape[1] for one in inputs)
-        found = {}
-        for name in inputs[0]:
-            # The beginning of a text that is longer than the context is cut.
-            kept = [one[name][0, -self.model.context :] for one in inputs]
-            found[name] = np.zeros((rows, self._bucket(min(longest, self.model.context))), np.int32)
-            for place, values in enumerate(kept):
-                found[name][place, : len(values)] = values
-        # Rows of padding read one token, so that no softmax is over nothing.
-        found["input_segments"][len(texts) :, 0] = 1
-        return found
+
+@partial(jax.jit, static_argnames="model")
+def _score_packed(model, params, rows, places, targets, count):
+    """(log-probabilities, greedy) [n] of the first `count` of `targets` at flat `places` of the packed rows."""
+    hidden = model.apply(params, **rows).hidden
+    return token_scores(lambda states: model.apply(params, states, method="logits"), hidden, places, targets, count)
+
+
+class Wanted:
+    """The scored tokens of a batch: flat places of the states that predict them, and their ids; at most `most`."""
+
+    def __init__(self, most: int):
+        self.most, self._places, self._targets = -(-most // CHUNK) * CHUNK, [], []
+
+    def add(self, places: np.ndarray, targets: np.ndarray) -> None:
+        """Adds the tokens of one row."""
+        self._places.append(places)
+        self._targets.append(targets)
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, int]:
+        """Places and targets, int32 [most] each, and how many count."""
+        arrays = np.zeros((2, self.most), np.int32)
+        total = sum(map(len, self._targets))
+        arrays[:, :total] = np.concatenate(self._places), np.concatenate(self._targets)
+        return *arrays, total
+
+    def split(self, log_probs: jax.Array, greedy: jax.Array) -> list[Scored]:
+        """The scores of each row, as `token_scores` has returned them."""
+        ends = np.cumsum(list(map(len, self._targets)))
+        return list(map(Scored, *(np.split(np.asarray(one)[: ends[-1]], ends[:-1]) for one in (log_probs, greedy))))
 
 
 def batch_rows(layout, tokens: int, length: int) -> int:
@@ -181,35 +205,24 @@ def put_rows(layout, arrays: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
     return {name: one(array) for name, array in arrays.items()}
 
 
-# Compiled once for all scorers of a model: `run.score` in a loop compiles nothing again.
-@partial(jax.jit, static_argnames=("model", "room"))
-def _score(model, params, rows, source, wanted, room):
-    """(log-probabilities, greedy) [n] of the `wanted` places and targets [2, n] among the rows' own tokens."""
-    few, before = rows["shared"].shape
-    carried = empty_cache(model, params["params"], source, few, room)
-    if before:
-        is_token = jnp.arange(before)[None] < rows["lengths"][:, None]
-        output = model.apply(params, rows["shared"], segments=is_token.astype(jnp.int32), carried=carried)
-        carried = output.carried
-    carried = take(carried, rows["owner"])
-    hidden = model.apply(params, rows["own"], carried=carried).hidden
-    return token_scores(lambda states: model.apply(params, states, method="logits"), hidden, *wanted)
-
-
-def token_scores(logits: Callable, hidden: jax.Array, places: jax.Array, targets: jax.Array):
-    """(log-probabilities, greedy) [n] of `targets` [n] by the states [..., D] at flat `places` [n].
+def token_scores(logits: Callable, hidden: jax.Array, places: jax.Array, targets: jax.Array, count: jax.Array):
+    """(log-probabilities, greedy) [n] of `targets` [n] by the states [..., D] at flat `places` [n]; the first `count`.
 
     n is a multiple of CHUNK.
     """
     states = hidden.reshape(-1, hidden.shape[-1])[places]
 
-    def one(pair):
-        states, targets = pair
-        scores = jax.nn.log_softmax(logits(states).astype(jnp.float32))
-        return jnp.take_along_axis(scores, targets[:, None], axis=1)[:, 0], jnp.argmax(scores, axis=1) == targets
-
     # Logits of all tokens at once would need V numbers each: 200 MB for 1,024 of GPT-2's.
-    chunks = states.reshape(-1, CHUNK, states.shape[-1]), targets.reshape(-1, CHUNK)
-    log_probs, greedy = jax.lax.map(one, chunks)
+    def one(chunk, found):
+        begin = chunk * CHUNK
+        own, ids = (jax.lax.dynamic_slice_in_dim(array, begin, CHUNK) for array in (states, targets))
+        scores = logits(own).astype(jnp.float32)
+        log_probs = jnp.take_along_axis(scores, ids[:, None], axis=1)[:, 0] - jax.nn.logsumexp(scores, axis=1)
+        new = log_probs, jnp.argmax(scores, axis=1) == ids
+        return tuple(jax.lax.dynamic_update_slice_in_dim(*pair, begin, 0) for pair in zip(found, new, strict=True))
+
+    # Chunks of padding alone are left out.
+    begun = jnp.zeros(targets.shape, jnp.float32), jnp.zeros(targets.shape, bool)
+    found = jax.lax.fori_loop(0, -(-count // CHUNK), one, begun)
     # Replicated, so that every process can read them.
-    return jax.lax.with_sharding_constraint((log_probs.reshape(-1), greedy.reshape(-1)), PartitionSpec())
+    return jax.lax.with_sharding_constraint(found, PartitionSpec())

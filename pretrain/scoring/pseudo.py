@@ -73,7 +73,8 @@ class PseudoLikelihood:
         inputs = {"tokens": tokens, "types": types, "segments": segments, "positions": positions}
         inputs = {name: inputs[name] for name in self.model.inputs if name in inputs}
         with self.layout.scope():
-            log_probs, greedy = _score(self.model, self.params, put_rows(self.layout, inputs), places, targets)
+            rows = put_rows(self.layout, inputs)
+            log_probs, greedy = _score(self.model, self.params, rows, places, targets, len(some))
         return np.asarray(log_probs)[: len(some)], np.asarray(greedy)[: len(some)]
 
 
@@ -93,7 +94,7 @@ def masked_logits(model, params, inputs):
 
 
 @partial(jax.jit, static_argnames="model")
-def _score(model, params, inputs, places, targets):
-    """(log-probabilities, greedy) [n] of `targets` at flat `places` of the rows."""
+def _score(model, params, inputs, places, targets, count):
+    """(log-probabilities, greedy) [n] of the first `count` `targets` at flat `places` of the rows."""
     hidden, logits = masked_logits(model, params, inputs)
-    return token_scores(logits, hidden, places, targets)
+    return token_scores(logits, hidden, places, targets, count)

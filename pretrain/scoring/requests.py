@@ -9,7 +9,8 @@ import numpy as np
 from input_pipeline import corruption
 from input_pipeline.tokenizers.base import Tokenizer
 from pretrain.errors import UserError
-from pretrain.scoring.likelihood import Likelihood, Row, Scored
+from pretrain.scoring.cached_likelihood import CachedLikelihood
+from pretrain.scoring.likelihood import PackedLikelihood, Row, Scored
 from pretrain.scoring.pseudo import PseudoLikelihood, predicts_masked
 
 
@@ -55,13 +56,14 @@ class Scorer:
         likelihood = model.has_token_head
         if likelihood and "inputs" in model.inputs:
             objective = corruption.build(config.objective.to_dict(), tokenizer, frame)
-            rows = Likelihood(model, params, layout, lambda texts: objective.prompts(texts).source, **options)
+            rows = CachedLikelihood(model, params, layout, lambda texts: objective.prompts(texts).source, **options)
             return Scorer(score_rows=rows, prompts=objective.prompts, **common)
         if likelihood and model.causal:
             # Tokenizers such as Llama's write a token in front of every text.
             begins = begins or (bool(single) and frame.before > 0)
             start = tokenizer.special.get("start", tokenizer.end_id)
-            return Scorer(score_rows=Likelihood(model, params, layout, **options), start=start, begins=begins, **common)
+            kind = PackedLikelihood if model.has_branches else CachedLikelihood
+            return Scorer(score_rows=kind(model, params, layout, **options), start=start, begins=begins, **common)
         if predicts_masked(model, tokenizer):
             rows = PseudoLikelihood(model, params, layout, frame, tokenizer, within_word=within_word, **options)
             return Scorer(score_rows=rows, masked=True, reserved=frame.size(1), **common)

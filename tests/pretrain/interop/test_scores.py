@@ -8,6 +8,8 @@ from runs import mostly
 
 import pretrain
 from pretrain.errors import UserError
+from pretrain.scoring.cached_likelihood import CachedLikelihood
+from pretrain.scoring.likelihood import PackedLikelihood
 from pretrain.scoring.requests import Request
 from pretrain.tasks.predictions import softmax
 
@@ -71,6 +73,24 @@ def jax_devices(number):
     import jax
 
     return jax.devices()[:number]
+
+
+@pytest.mark.parametrize("case", ["gpt2", pytest.param("llama", marks=pytest.mark.slow)])
+def test_packed_rows_score_as_cached_ones(imported, case):
+    """Groups of one batch and of several, one of them longer than the context; learned and rotary positions."""
+    run = pretrain.open(imported(case)[1])
+    long = [Request("the cat and the dog sat on the mat " * 3, " and the dog" * n) for n in range(1, 6)]
+    groups = [*GROUPS, long, *[[Request("the cat " * n, "sat")] for n in range(1, 12)]]
+    for tokens in (0, 64):
+        packed = run.scorer(tokens=tokens)
+        assert isinstance(packed.score_rows, PackedLikelihood)
+        own = packed.score_rows
+        cached = CachedLikelihood(own.model, own.params, own.layout, tokens=tokens or 512)
+        rows = [[packed.row(request) for request in group] for group in groups]
+        for group, other in zip(packed.score_rows(rows), cached(rows), strict=True):
+            for one, two in zip(group, other, strict=True):
+                np.testing.assert_allclose(one.log_probs, two.log_probs, atol=1e-5)
+                assert one.greedy.tolist() == two.greedy.tolist()
 
 
 def test_windows_score_every_token_once(imported):
