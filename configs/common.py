@@ -95,8 +95,9 @@ def evaluation() -> dict:
     return dict(
         data="",  # sources to score; empty means the validation split, or the task's own
         task="",  # ask this task without training, such as hellaswag or my_tasks.py:mine (docs/evaluation.md)
+        probe="",  # score probes of all layers: pos, ner, depth, distance, word_content, length
         shots=non_negative(0),  # of a task: examples in front of each item
-        limit=non_negative(0),  # of a task: items to ask; 0 means all
+        limit=non_negative(0),  # of a task or probe: most items; 0 means all
         every=non_negative(1000),  # updates between two evaluations; 0 means only at the end
         batches=non_negative(0),  # batches to evaluate; 0 means all
     )

@@ -163,7 +163,7 @@ def _complete_evaluations(config: ConfigDict) -> None:
 
 def data_section(config: ConfigDict) -> dict:
     """The data section, the seed, and the sources of named evaluations that have some of their own."""
-    named = {name: one.data for name, one in config.evaluations.items() if one.data and not one.task}
+    named = {name: one.data for name, one in config.evaluations.items() if one.data and not (one.task or one.probe)}
     return config.data.to_dict() | {"evaluations": named, "seed": config.seed}
 
 

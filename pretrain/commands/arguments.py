@@ -187,6 +187,7 @@ class Probe(CheckpointArguments):
     layers: str = argument("all", "layers, such as 0,6; 0: embeddings")
     shots: str = argument("all", "training texts, such as 8,64,all for a row each")
     control: bool = argument(False, "of tasks on words: also score random labels of word types, for selectivity")
+    mix: bool = argument(False, "also score a learned mix of these layers, for their weights and centre of gravity")
     stack: str = argument("", "of encoder-decoders: encoder (default) or decoder")
     limit: int = argument(count(2000, below=2**24), "most texts of --train and of --test")
     rank: int = argument(count(64, below=2**12), "of distance: rows of the map")

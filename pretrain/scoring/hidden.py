@@ -6,9 +6,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from pretrain.errors import UserError, nearest
 from pretrain.losses.sentences import mean_pool
+from pretrain.scoring.likelihood import put_rows
 from pretrain.scoring.reader import Reader, Row, inputs_of
 
 POOLS = ("mean", "first", "last", "word", "none")
@@ -37,7 +39,7 @@ def hidden(
     found = [None] * len(rows)
     with reader.layout.scope():
         for numbers, batch in reader.batches(rows, batch_size):
-            states = np.asarray(run(reader.variables, batch))
+            states = np.asarray(run(reader.variables, put_rows(reader.layout, batch)))
             for slot, number in enumerate(numbers):
                 found[number] = states[slot]
                 if per_token:
@@ -68,13 +70,15 @@ def _states(model, variables: Mapping, batch: Mapping, layers: tuple[int, ...] |
         states = output.source_layers if stack == "encoder" else output.layers
         states = output.hidden[None] if layers is None else jnp.stack([states[layer] for layer in layers])
     if pool == "mean":
-        return jax.vmap(mean_pool, (0, None), 1)(states, segments)
-    states = jnp.swapaxes(states, 0, 1).astype(jnp.float32)
-    if pool == "none":
-        return states
-    last = jnp.maximum(jnp.sum(segments > 0, axis=1) - 1, 0)
-    places = last if pool == "last" else jnp.zeros_like(last)
-    return jnp.take_along_axis(states, places[:, None, None, None], axis=2)[:, :, 0]
+        found = jax.vmap(mean_pool, (0, None), 1)(states, segments)
+    else:
+        found = jnp.swapaxes(states, 0, 1).astype(jnp.float32)
+    if pool in ("first", "last"):
+        last = jnp.maximum(jnp.sum(segments > 0, axis=1) - 1, 0)
+        places = last if pool == "last" else jnp.zeros_like(last)
+        found = jnp.take_along_axis(found, places[:, None, None, None], axis=2)[:, :, 0]
+    # Replicated, so that every process can read them.
+    return jax.lax.with_sharding_constraint(found, PartitionSpec())
 
 
 def _tokens(states: np.ndarray, row: Row, pool: str, stack: str) -> np.ndarray:

@@ -1,7 +1,8 @@
-"""Probes of frozen states: ridge regressions, and the structural probe for distances in trees."""
+"""Probes of frozen states: ridge regressions, a mix of layers, and the structural probe for distances in trees."""
 
 import zlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from pretrain.tasks.metrics.classes import spearman
 STRENGTH = 1.0  # of the ridge, on standardised features, as scikit-learn's default
 EPOCHS, BATCH, RATE = 40, 32, 2e-3  # of the structural probe
 LONGEST = 64  # words of a sentence for the structural probe
+MIX_STEPS, MIX_BATCH, MIX_RATE = 600, 256, 5e-3
 
 
 class Ridge:
@@ -69,13 +71,7 @@ def probe(train: Items, test: Items, states: Sequence, other: Sequence, control:
         return probe_trees(train, test, states, other, seed, rank)
     if not train.per_word:
         return {"accuracy": score_classes(Ridge(np.stack(states)), train.labels, np.stack(other), test.labels)}
-    sides = []
-    for part, own in ((train, states), (test, other)):
-        labels, words = (np.array([one for text in texts for one in text]) for texts in (part.labels, part.texts))
-        features = np.concatenate(own)
-        there = np.isfinite(features[:, 0])  # words that were not cut off
-        sides.append((features[there], labels[there], words[there]))
-    (x, labels, words), (y, expected, asked) = sides
+    (x, labels, words), (y, expected, asked) = words_with_states(train, states), words_with_states(test, other)
     name, score = ("accuracy", score_classes) if train.kind == "class" else ("spearman", score_numbers)
     ridge = Ridge(x)
     found = {name: score(ridge, labels, y, expected)}
@@ -84,6 +80,63 @@ def probe(train: Items, test: Items, states: Sequence, other: Sequence, control:
         found["control"] = score(ridge, drawn[0], y, drawn[1])
         found["selectivity"] = found[name] - found["control"]
     return found
+
+
+def words_with_states(part: Items, states: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(states [n, D], labels [n], words [n]) of all words of texts that were not cut off."""
+    labels, words = (np.array([one for text in texts for one in text]) for texts in (part.labels, part.texts))
+    features = np.concatenate(states)
+    there = np.isfinite(features[:, 0])
+    return features[there], labels[there], words[there]
+
+
+class Mix(NamedTuple):
+    """What a linear map of one mix of all layers predicts, and the weight of each layer in it."""
+
+    score: float
+    weights: list[float]
+
+    def centre(self, layers: Sequence[int]) -> float:
+        """The mean number of a layer by weight: the centre of gravity (Tenney et al. 2019, section 3.3)."""
+        return float(np.dot(self.weights, layers))
+
+
+def probe_mix(x: np.ndarray, labels: Sequence, y: np.ndarray, expected: Sequence, numeric: bool, seed: int) -> Mix:
+    """Learns sum_k softmax(s)_k h_k (Peters et al. 2018, equation 1) with a linear map of it to classes or a number.
+
+    x [K, n, D], y [K, m, D]: states of the layers, which are standardised. The score is accuracy, or Spearman's
+    correlation if `numeric`.
+    """
+    mean, scale = x.mean(axis=1, keepdims=True), x.std(axis=1, keepdims=True) + 1e-6
+    names, targets = np.unique(np.array(labels, str), return_inverse=True)
+    if numeric:
+        targets = np.array(labels, np.float32)
+    outputs = 1 if numeric else len(names)
+    params = {"mix": jnp.zeros(len(x)), "kernel": jnp.zeros((x.shape[2], outputs)), "bias": jnp.zeros((1, outputs))}
+    optimizer = optax.adam(optax.linear_schedule(MIX_RATE, 0, MIX_STEPS))
+
+    def predict(params, states):
+        mixed = jnp.einsum("K,KND->ND", jax.nn.softmax(params["mix"]), (states - mean) / scale)
+        return mixed @ params["kernel"] + params["bias"]
+
+    def loss(params, states, targets):
+        found = predict(params, states)
+        if numeric:
+            return jnp.mean(jnp.square(found[:, 0] - targets))
+        return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(found, targets))
+
+    @jax.jit
+    def step(params, state, *batch):
+        updates, state = optimizer.update(jax.grad(loss)(params, *batch), state)
+        return optax.apply_updates(params, updates), state
+
+    state, rng = optimizer.init(params), np.random.default_rng(seed)
+    for _ in range(MIX_STEPS):
+        chosen = rng.integers(len(targets), size=MIX_BATCH)
+        params, state = step(params, state, x[:, chosen], targets[chosen])
+    found = np.asarray(predict(params, y))
+    right = spearman(found[:, 0], expected) if numeric else np.mean(names[found.argmax(1)] == np.array(expected, str))
+    return Mix(float(right), jax.nn.softmax(params["mix"]).tolist())
 
 
 def probe_trees(train: Items, test: Items, states, other, seed: int, rank: int) -> dict:

@@ -7,7 +7,7 @@ from pretrain.evaluation.decoded import tasks
 from pretrain.evaluation.evaluation import VALIDATION, measure, score, scoring_pass, selected, split_of
 from pretrain.losses import selection_loss
 from pretrain.training.startup import RunParts
-from pretrain.training.task_evaluator import TaskEvaluator
+from pretrain.training.task_evaluator import CheckpointEvaluator, ProbeEvaluator, TaskEvaluator
 
 
 class Evaluator:
@@ -68,7 +68,7 @@ class Evaluator:
         return shown, row
 
 
-def build_evaluators(run: RunParts, report: Callable[[str], None]) -> list[Evaluator | TaskEvaluator]:
+def build_evaluators(run: RunParts, report: Callable[[str], None]) -> list[Evaluator | CheckpointEvaluator]:
     """All evaluations of a run; one of them selects the best checkpoint.
 
     Errors: UserError for an unknown name in checkpoint.best, and as `Evaluator`.
@@ -77,8 +77,9 @@ def build_evaluators(run: RunParts, report: Callable[[str], None]) -> list[Evalu
     names = [VALIDATION, *config.evaluations]
     if (best := selected(config)[0]) not in names:
         raise UserError(f"config.checkpoint.best={config.checkpoint.best}: no evaluation {best}{nearest(best, names)}")
-    tasks = {name for name, one in config.evaluations.items() if one.task}
-    found = [TaskEvaluator(run, name) if name in tasks else Evaluator(run, name) for name in names]
+    kinds = {name: TaskEvaluator for name, one in config.evaluations.items() if one.task}
+    kinds |= {name: ProbeEvaluator for name, one in config.evaluations.items() if one.probe}
+    found = [kinds.get(name, Evaluator)(run, name) for name in names]
     if not next(one for one in found if one.selects).enabled:
         report("no validation data (config.data.holdout=0): no validation metrics and no best checkpoint")
     return found

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pretrain.cli import main
-from pretrain.scoring.probe import Ridge, control_labels, probe, score_classes, spanning_tree
+from pretrain.scoring.probe import Ridge, control_labels, probe, probe_mix, score_classes, spanning_tree
 from pretrain.scoring.probe_tasks import Items, depths, items_of, tree_distances
 
 HEADS = [2, 0, 2, 5, 3]  # of five words; the second is the root
@@ -59,6 +59,16 @@ def test_structural_probe_finds_trees_in_states_and_none_in_noise():
     assert found["uuas"] > 0.95 > 0.5 > other["uuas"] and found["spearman"] > 0.9 > 0.5 > other["spearman"]
 
 
+@pytest.mark.parametrize("numeric", [False, True])
+def test_mix_weighs_the_layer_that_knows(numeric):
+    rng = np.random.default_rng(3)
+    x, y = rng.standard_normal((4, 600, 8)) * 2 + 1, rng.standard_normal((4, 200, 8)) * 2 + 1
+    known, asked = ((part[2, :, 0] if numeric else part[2, :, :3].argmax(1)) for part in (x, y))
+    found = probe_mix(x.astype(np.float32), known, y.astype(np.float32), asked, numeric, 0)
+    assert found.score > 0.9 and found.weights[2] > 0.8 and sum(found.weights) == pytest.approx(1)
+    assert found.centre([0, 2, 4, 6]) == pytest.approx(np.dot(found.weights, [0, 2, 4, 6]))
+
+
 def test_control_labels_are_those_of_types():
     words = [str(n % 40) for n in range(400)]
     drawn = control_labels(words, ["a"] * 3 + ["b"], 0)
@@ -76,14 +86,15 @@ def test_items():
 def test_command(tmp_path, whole, capsys, signals):
     lines = [{"words": f"x{n % 7} y z".split(), "tags": [str(n % 2), "s", "t"]} for n in range(40)]
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    asked = ["probe", f"--workdir={whole}", f"--task={tmp_path}/mine.jsonl", "--control", "--shots=4,all"]
+    asked = ["probe", f"--workdir={whole}", f"--task={tmp_path}/mine.jsonl", "--control", "--mix", "--shots=4,all"]
     capsys.readouterr()
     assert main([*asked, "--format=json", f"--out={tmp_path}/p.json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result == json.loads((tmp_path / "p.json").read_text()) and result["train"] == 32
     assert [(row["layer"], row["shots"]) for row in result["rows"][:3]] == [(0, "4"), (0, "all"), (1, "4")]
     assert all(row["accuracy"] - row["control"] == row["selectivity"] for row in result["rows"])
-    assert result["rows"][1]["accuracy"] >= 2 / 3
+    assert result["rows"][1]["accuracy"] >= 2 / 3 and result["mix"]["accuracy"] >= 2 / 3
+    assert len(result["mix"]["weights"]) == len(result["rows"]) / 2
     pytest.importorskip("matplotlib", reason="pictures need the extra 'plots'")
     assert main([*asked, f"--plot={tmp_path}/p.svg"]) == 0
     names = [f"{score}, {shots} texts" for score in ("accuracy", "control", "selectivity") for shots in ("4", "all")]

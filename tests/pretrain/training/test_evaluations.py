@@ -26,6 +26,7 @@ def get_config(variant=""):
         "again": {{"every": 4, "batches": 2}},
         "docs": {{"data": "text:{docs}/*.md", "every": 6}},
         "pairs": {{"task": "blimp", "data": "jsonl:{pairs}", "limit": 3, "every": 6}},
+        "tags": {{"probe": "pos", "data": "jsonl:{tags}", "every": 6}},
     }}
     config.checkpoint.best = "docs/loss"
     return config
@@ -37,7 +38,10 @@ def run(tmp_path_factory, text):
     folder = tmp_path_factory.mktemp("named")
     pairs = [{"sentence_good": f"import {name}", "sentence_bad": f"{name} import", "UID": "a"} for name in "xyzw"]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    (folder / "recipe.py").write_text(RECIPE.format(text=text, docs=ROOT / "docs", pairs=folder / "pairs.jsonl"))
+    tags = [{"words": f"import x{n % 7} y".split(), "upos": ["V", str(n % 2), "N"]} for n in range(40)]
+    (folder / "tags.jsonl").write_text("".join(json.dumps(one) + "\n" for one in tags))
+    files = {name: folder / f"{name}.jsonl" for name in ("pairs", "tags")}
+    (folder / "recipe.py").write_text(RECIPE.format(text=text, docs=ROOT / "docs", **files))
     command = ["train", f"--config={folder / 'recipe.py'}", f"--workdir={folder / 'run'}"]
     assert cli.main(command) == 0
     return folder / "run"
@@ -73,13 +77,23 @@ def test_task_on_a_cadence_has_the_figures_of_the_command(run, capsys):
     assert float(last["acc"]) == found["acc"]
 
 
+def test_probe_on_a_cadence_has_the_figures_of_the_command(run, capsys):
+    last = rows(run, "tags")[-1]
+    assert (last["step"], last["items"]) == ("12", "8")
+    asked = ["probe", f"--workdir={run}", "--task=pos", f"--train=jsonl:{run.parent}/tags.jsonl", "--format=json"]
+    assert cli.main(asked) == 0
+    found = json.loads(capsys.readouterr().out)["rows"]
+    for row in found:
+        assert float(last[f"accuracy_{row['layer']}"]) == pytest.approx(row["accuracy"])
+
+
 def test_resumed_run_writes_the_same_rows(run, tmp_path):
     again = tmp_path / "run"
     shutil.copytree(run, again)
     shutil.rmtree(again / "checkpoints" / "12")
     shutil.rmtree(again / "checkpoints" / "8")
     assert cli.main(["train", f"--workdir={again}"]) == 0
-    for split in ("validation", "again", "docs", "pairs"):
+    for split in ("validation", "again", "docs", "pairs", "tags"):
         assert rows(again, split) == rows(run, split)
     assert Checkpoints(str(again)).losses() == Checkpoints(str(run)).losses()
 
@@ -93,10 +107,11 @@ def test_resumed_run_writes_the_same_rows(run, tmp_path):
         ('config.evaluations = {"docs": {"evry": 1}}', "evaluations.docs.evry"),
         ('config.evaluations = {"docs": {"data": config.data.train}}', "evaluations.docs.data"),
         ('config.evaluations = {"docs": {"task": "blip"}}', "evaluations.docs.task"),
+        ('config.evaluations = {"docs": {"probe": "pso"}}', "evaluations.docs.probe"),
     ],
 )
 def test_mistakes(line, problem, text, tmp_path, capsys):
-    recipe = RECIPE.format(text=text, docs=ROOT / "docs", pairs="none.jsonl").replace(
+    recipe = RECIPE.format(text=text, docs=ROOT / "docs", pairs="none.jsonl", tags="none.jsonl").replace(
         "    return", f"    {line}\n    return"
     )
     (tmp_path / "recipe.py").write_text(recipe)
