@@ -25,7 +25,7 @@ from benchmarks import learnt, report
 from benchmarks.transfer import folder_of
 
 PIECES, LENGTH, ROWS, ASKED = 4096, 128, 32, 8
-MEMORIES = (0, 16, 64, 256)
+MEMORIES = (1, 16, 64, 256)
 SIZES = {"model.layers": 4, "model.width": 256, "model.heads": 4, "model.ff": 1024, "tokenizer.vocab_size": PIECES}
 SIZES |= {"model.context": LENGTH, "data.length": LENGTH, "model.vocab_size": PIECES, "tokenizer.kind": "wordpiece"}
 COMMON = learnt.COMMON | SIZES | {"evaluate.batches": 10, "train.batch_size": ROWS}
@@ -66,12 +66,24 @@ def train(name: str, args, runs: Path) -> dict[str, object]:
     else:
         tasks = {"pairs": ("blimp", args.pairs), "words": ("lambada", args.words)}
         options = {"limit": args.limit, "every": every}
-        keys["evaluations"] = {
-            field: {"task": task, "data": f"jsonl:{file}"} | options for field, (task, file) in tasks.items()
-        }
+        asked = {field: {"task": task, "data": f"jsonl:{file}"} | options for field, (task, file) in tasks.items()}
+        recipe = own_recipe(recipe, asked, runs)
     flags = [f"--config.{key}={value}" for key, value in keys.items()]
     run_pretrain("train", f"--config={recipe}", f"--workdir={runs / folder_of(name)}", *flags)
-    return {"recipe": recipe} | keys
+    return {"recipe": RUNS[name][0]} | keys
+
+
+def own_recipe(recipe: str, evaluations: dict, runs: Path) -> str:
+    """A recipe file with named evaluations, which flags cannot add, and its variant."""
+    file, _, variant = recipe.partition(":")
+    module = Path(file).stem
+    runs.mkdir(parents=True, exist_ok=True)
+    own = runs / f"{module}_asked.py"
+    own.write_text(
+        f"from configs import {module}\n\n\ndef get_config(variant=''):\n    config = {module}.get_config(variant)\n"
+        f"    config.evaluations = {evaluations!r}\n    return config\n"
+    )
+    return f"{own}:{variant}".rstrip(":")
 
 
 def curve(folder: Path, evaluation: str, measure: str) -> tuple[list[int], list[float]]:
