@@ -151,7 +151,7 @@ class Run:
         pool: "mean", "first" or "last" of a text's tokens, specials included, give an array [N, D]; "none", all tokens,
             a list of [T, D]; "word", means over the tokens of words, a list of [W, D], NaN for those that are cut off.
         stack: of encoder-decoders encoder (default) or decoder, which reads the text shifted right.
-        length: tokens after which texts are cut, 0: the context. batch_size: rows read at once, of about one length.
+        length: tokens after which texts are cut, 0: the context. batch_size: rows read at once.
         Errors: UserError.
         """
         rows = self.reader.rows(texts, length, spans=pool == "word")

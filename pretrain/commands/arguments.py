@@ -162,7 +162,7 @@ class Embed(CheckpointArguments):
     stack: str = argument("", "of encoder-decoders: encoder (default) or decoder, which reads the text shifted right")
     normalize: bool = argument(True, "of the last layer's vectors: divide by their length")
     length: int = argument(non_negative(0), "tokens after which a text is cut; 0: the context")
-    batch_size: int = argument(count(32, below=2**16), "texts read at once")
+    batch_size: int = argument(count(32, below=2**16), "rows read at once")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

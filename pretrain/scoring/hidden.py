@@ -9,7 +9,6 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from pretrain.errors import UserError, nearest
-from pretrain.losses.sentences import mean_pool
 from pretrain.scoring.likelihood import put_rows
 from pretrain.scoring.reader import Reader, Row, inputs_of
 
@@ -38,12 +37,16 @@ def hidden(
     run = partial(_states, reader.model, layers=chosen, stack=stack, pool="none" if per_token else pool)
     found = [None] * len(rows)
     with reader.layout.scope():
-        for numbers, batch in reader.batches(rows, batch_size):
-            states = np.asarray(run(reader.variables, put_rows(reader.layout, batch)))
-            for slot, number in enumerate(numbers):
-                found[number] = states[slot]
+        for batch in reader.batches(rows, batch_size):
+            arrays = put_rows(reader.layout, batch.features | {"owners": batch.owners})
+            states = np.asarray(run(reader.variables, arrays, batch.firsts, batch.lasts))
+            for place, number in enumerate(batch.numbers):
                 if per_token:
-                    found[number] = _tokens(states[slot], rows[number], pool, stack)
+                    slot, first = divmod(int(batch.firsts[place]), batch.owners.shape[1])
+                    own = states[slot, :, first : first + len(rows[number].ids)]
+                    found[number] = _tokens(own, rows[number], pool, stack)
+                else:
+                    found[number] = states[place]
     if isinstance(layers, int | None):
         found = [one[0] for one in found]
     return found if per_token else np.stack(found)
@@ -58,8 +61,8 @@ def embed(reader: Reader, rows: Sequence[Row], pool: str = "mean", normalize: bo
 
 
 @partial(jax.jit, static_argnames=("model", "layers", "stack", "pool"))
-def _states(model, variables: Mapping, batch: Mapping, layers: tuple[int, ...] | None, stack: str, pool: str):
-    """float32 [B, K, D], or [B, K, T, D] without a pool; `layers` None is the output of the stack."""
+def _states(model, variables: Mapping, batch: Mapping, firsts, lasts, layers: tuple[int, ...] | None, stack, pool):
+    """float32 [N, K, D] of the texts, or [B, K, T, D] without a pool; `layers` None is the output of the stack."""
     inputs, segments = inputs_of(model, batch), batch["segments"]
     # Without the decoder, whose output nothing reads.
     if layers is None and stack == "encoder":
@@ -69,21 +72,24 @@ def _states(model, variables: Mapping, batch: Mapping, layers: tuple[int, ...] |
         output = model.apply(variables, **inputs, layers=layers is not None)
         states = output.source_layers if stack == "encoder" else output.layers
         states = output.hidden[None] if layers is None else jnp.stack([states[layer] for layer in layers])
-    if pool == "mean":
-        found = jax.vmap(mean_pool, (0, None), 1)(states, segments)
+    states = states.astype(jnp.float32)
+    if pool == "none":
+        found = jnp.swapaxes(states, 0, 1)
     else:
-        found = jnp.swapaxes(states, 0, 1).astype(jnp.float32)
-    if pool in ("first", "last"):
-        last = jnp.maximum(jnp.sum(segments > 0, axis=1) - 1, 0)
-        places = last if pool == "last" else jnp.zeros_like(last)
-        found = jnp.take_along_axis(found, places[:, None, None, None], axis=2)[:, :, 0]
+        flat = states.reshape(len(states), -1, states.shape[-1])
+        if pool == "mean":
+            # A mean in bfloat16 would lose digits of long texts.
+            own = jax.nn.one_hot(batch["owners"].reshape(-1), len(firsts))
+            found = jnp.einsum("tn,ktd->nkd", own, flat, precision=jax.lax.Precision.HIGHEST)
+            found /= jnp.maximum(own.sum(axis=0), 1)[:, None, None]
+        else:
+            found = jnp.swapaxes(flat[:, firsts if pool == "first" else lasts], 0, 1)
     # Replicated, so that every process can read them.
     return jax.lax.with_sharding_constraint(found, PartitionSpec())
 
 
 def _tokens(states: np.ndarray, row: Row, pool: str, stack: str) -> np.ndarray:
-    """States [K, T, D] of a row's tokens without padding, or [K, W, D], means over the tokens of words."""
-    states = states[:, : len(row.ids)]
+    """States [K, T, D] of a text's tokens, or [K, W, D], means over the tokens of words."""
     if pool == "none":
         return states
     # A decoder reads each token a place later, and the last one first.

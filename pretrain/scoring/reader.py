@@ -12,12 +12,15 @@ from flax import linen as nn
 
 from input_pipeline.corruption.examples import Frame
 from input_pipeline.examples.batches import bucket_lengths
+from input_pipeline.packing.documents import best_fit
 from input_pipeline.tokenizers.base import Tokenizer
+from models.attention.patterns import Dense, Local, parse_pattern
 from pretrain.errors import UserError
 from pretrain.losses.examples import for_both_stacks
 from pretrain.parallel.mesh import Layout
 
 STACKS = ("encoder", "decoder")
+PACKED = 128  # tokens of a row that texts share, unless one is longer
 Text = str | Sequence[str]  # or its words
 
 
@@ -42,6 +45,20 @@ class Row(NamedTuple):
         first = np.searchsorted(ends, self.words[:, 0], side="right")
         last = np.searchsorted(starts, self.words[:, 1], side="left")
         return [places[a:b] for a, b in zip(first, last, strict=True)]
+
+
+class Batch(NamedTuple):
+    """Texts in rows of B x T tokens; numbers [n]: which ones. N >= n is the same in all batches of a call.
+
+    features: inputs of the model by name, int32 [B, T]. owners: the text of each token, int32 [B, T], N for padding.
+    firsts, lasts: places of each text's first and last token in B x T, int32 [N].
+    """
+
+    numbers: list[int]
+    features: dict[str, np.ndarray]
+    owners: np.ndarray
+    firsts: np.ndarray
+    lasts: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -85,20 +102,51 @@ class Reader:
             rows.append(Row(*row[:, :used], found, marks, len(ids) + self.frame.size(1) > length))
         return rows
 
-    def batches(self, rows: Sequence[Row], size: int) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """(numbers of rows, their features [B, T]) of about one length each; padding rows fill up the last batch."""
-        order = np.argsort([len(row.ids) for row in rows], kind="stable")
-        lengths, size = bucket_lengths((), self.model.context), self.layout.filled(min(size, len(rows)))
-        # All batches have as many rows, so that each length is compiled once.
-        for first in range(0, len(rows), size):
-            numbers = order[first : first + size]
-            length = next(one for one in lengths if one >= len(rows[numbers[-1]].ids))
-            batch = {name: np.zeros((size, length), np.int32) for name in ("tokens", "types", "segments")}
-            for slot, number in enumerate(numbers):
-                row = rows[number]
-                for name, values in (("tokens", row.ids), ("types", row.types), ("segments", 1)):
-                    batch[name][slot, : len(row.ids)] = values
-            yield numbers, batch | {"positions": np.tile(np.arange(length, dtype=np.int32), (size, 1))}
+    def batches(self, rows: Sequence[Row], size: int) -> Iterator[Batch]:
+        """Batches of up to `size` rows, rounded up to the devices.
+
+        Texts share rows if the model has segments and positions to keep them apart: one program, hardly any padding.
+        Else each has a row, and those of a batch have about one length.
+        """
+        lengths = [len(row.ids) for row in rows]
+        if self._packs:
+            longest = max(16, *lengths, min(PACKED, sum(lengths)))
+            length = min(self.model.context, 2 ** (longest - 1).bit_length())
+            bins = best_fit(lengths, length)
+            # Cut evenly, so that the last batch is full.
+            per_batch = self.layout.filled(-(-len(bins) // -(-len(bins) // size)))
+        else:
+            bins = [[number] for number in np.argsort(lengths, kind="stable").tolist()]
+            per_batch = self.layout.filled(min(size, len(bins)))
+        # All batches have as many rows and texts, so that each length is compiled once.
+        cut = [bins[first : first + per_batch] for first in range(0, len(bins), per_batch)]
+        most = 2 ** (max(sum(map(len, some)) for some in cut) - 1).bit_length()
+        buckets = bucket_lengths((), self.model.context)
+        for some in cut:
+            if not self._packs:
+                length = next(one for one in buckets if one >= max(lengths[number] for (number,) in some))
+            features = {name: np.zeros((per_batch, length), np.int32) for name in ("tokens", "types", "positions")}
+            features |= {"segments": np.zeros((per_batch, length), np.int32)}
+            owners, ends, numbers = np.full((per_batch, length), most, np.int32), np.zeros((2, most), np.int32), []
+            for slot, texts in enumerate(some):
+                begin = 0
+                for segment, number in enumerate(texts, 1):
+                    row, end = rows[number], begin + lengths[number]
+                    values = row.ids, row.types, np.arange(end - begin), segment
+                    for name, one in zip(("tokens", "types", "positions", "segments"), values, strict=True):
+                        features[name][slot, begin:end] = one
+                    owners[slot, begin:end] = len(numbers)
+                    ends[:, len(numbers)] = slot * length + begin, slot * length + end - 1
+                    numbers.append(number)
+                    begin = end
+            yield Batch(numbers, features, owners, *ends)
+
+    @property
+    def _packs(self) -> bool:
+        """Whether texts may share rows: patterns that count columns from the row's beginning see others there."""
+        patterns = map(parse_pattern, getattr(self.model, "attention", ()))
+        separable = all(isinstance(one, Dense | Local) for one in patterns)
+        return separable and not self.has_two_stacks and {"segments", "positions"} <= {*self.model.inputs}
 
     def stack(self, given: str) -> str:
         """The stack to read: "encoder" or "decoder" of encoder-decoders, by default the encoder; else "".
