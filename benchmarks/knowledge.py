@@ -1,4 +1,4 @@
-"""What checkpoints of a few minutes know: minimal pairs and last words as training goes on, parts of speech by layer.
+"""Knowledge of checkpoints of a few minutes: minimal pairs and last words during training, parts of speech by layer.
 
     python -m benchmarks.knowledge --text=SOURCE --pairs=FILE --words=FILE --tags=TRAIN,DEV [--limit=500]
                                    [--runs=FOLDER] [--only=NAME,...] [--updates=1000] [--plots=FOLDER] [--quick]

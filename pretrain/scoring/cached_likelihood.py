@@ -1,6 +1,6 @@
 """Likelihoods by the caches of decoding, for encoder-decoders and for decoders that take no `branches`.
 
-What the rows of a group share is read once into caches, and each row reads its own tokens behind a copy.
+The tokens that rows of a group share are read once into caches, and each row reads its own tokens behind a copy.
 """
 
 from collections.abc import Iterator, Sequence

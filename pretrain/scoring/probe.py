@@ -91,7 +91,7 @@ def words_with_states(part: Items, states: Sequence[np.ndarray]) -> tuple[np.nda
 
 
 class Mix(NamedTuple):
-    """What a linear map of one mix of all layers predicts, and the weight of each layer in it."""
+    """The score of a linear map of one mix of all layers, and the weight of each layer in it."""
 
     score: float
     weights: list[float]

@@ -77,7 +77,7 @@ def winograd(record: Mapping) -> dict:
 
 
 def copa(record: Mapping) -> dict:
-    """Cause and effect as a sentence that goes on."""
+    """Cause and effect as a sentence that continues."""
     joint = {"cause": "because", "effect": "therefore", "0": "because", "1": "therefore"}[str(record["question"])]
     choices = [one[:1].lower() + one[1:] for one in (record["choice1"], record["choice2"])]
     return {"premise": f"{record['premise'].strip()[:-1]} {joint}", "choices": choices, "answer": int(record["label"])}
