@@ -4,11 +4,12 @@
                                    [--runs=FOLDER] [--only=NAME,...] [--updates=1000] [--plots=FOLDER] [--quick]
                                    [--format=json]
 
-GPT, BERT, ELECTRA and Transformer-XL with 4 layers of width 256 and 4,096 pieces of WordPiece train on 4,096 tokens an
-update of --text; ELECTRA starts from BERT (Clark et al. 2020, section 3.2). Named evaluations ask --pairs (BLiMP's
-fields; chance is 0.5) and --words (LAMBADA's) eight times on the way; ELECTRA's discriminator gives no likelihood. Then
-`pretrain probe` predicts the parts of speech of --tags (two CoNLL-U files) from each layer, and `pretrain evaluate`
-reads the held-out text by Transformer-XL with memories of several lengths. Runs in FOLDER are resumed or reused.
+GPT, BERT, ELECTRA and Transformer-XL with 4 layers of width 256 and 4,096 pieces of WordPiece train with Muon on 4,096
+tokens an update of --text; ELECTRA starts from BERT (Clark et al. 2020, section 3.2). Named evaluations ask --pairs
+(BLiMP's fields; chance is 0.5) and --words (LAMBADA's) eight times on the way; ELECTRA's discriminator gives no
+likelihood. Then `pretrain probe` predicts the parts of speech of --tags (two CoNLL-U files) from each layer, and
+`pretrain evaluate` reads the held-out text by Transformer-XL with memories of several lengths. Runs in FOLDER are
+resumed or reused.
 """
 
 import csv
@@ -29,7 +30,9 @@ MEMORIES = (1, 16, 64, 256)
 SIZES = {"model.layers": 4, "model.width": 256, "model.heads": 4, "model.ff": 1024, "tokenizer.vocab_size": PIECES}
 SIZES |= {"model.context": LENGTH, "data.length": LENGTH, "model.vocab_size": PIECES, "tokenizer.kind": "wordpiece"}
 COMMON = learnt.COMMON | SIZES | {"evaluate.batches": 10, "train.batch_size": ROWS}
-MASKED = COMMON | {"model.attention": "('local_2', 'dense')", "model.init_std": 0.06, "schedule.peak": 1e-3}
+COMMON |= {"optimizer.name": "muon", "optimizer.b1": 0.95, "optimizer.b2": 0.95, "optimizer.weight_decay": 0.1}
+COMMON |= {"schedule.kind": "linear", "schedule.peak": 8e-3}
+MASKED = COMMON | {"model.attention": "('local_2', 'dense')", "model.init_std": 0.06}
 DECODER = {key: value for key, value in COMMON.items() if key != "model.dropout"}
 RECURRENT = {key: value for key, value in COMMON.items() if key not in ("model.context", "evaluate.batch_size")}
 RECURRENT |= {"model.memory": 64, "data.length": 64, "train.batch_size": 64, "evaluate.length": 64}
@@ -38,11 +41,11 @@ RUNS = {
     "BERT": ("configs/bert.py:mini_stdlib", MASKED | learnt.UNPAIRED | {"objective.max_predictions": 20}),
     "ELECTRA": (
         "configs/electra.py:mini_stdlib",
-        MASKED | {"schedule.peak": 5e-4, "model.embed": 256, "model.generator_size": 0.25},
+        MASKED | {"model.embed": 256, "model.generator_size": 0.25},
     ),
     "Transformer-XL": (
         "configs/transformer_xl.py:tiny",
-        RECURRENT | {"evaluate.batch_size": 8, "evaluate.model.memory": 64, "schedule.peak": 1e-3},
+        RECURRENT | {"evaluate.batch_size": 8, "evaluate.model.memory": 64},
     ),
 }
 
