@@ -36,20 +36,27 @@ def ask_tasks(config, arguments: Evaluate) -> None:
     runner = Runner.build(scorer, run.model, run.variables["params"], run.spec.layout)
     folder, tokenizer = arguments.contamination, run.tokenizer
     stores = open_stores(folder, tokenizer.fingerprint) if folder else ()
-    results = []
-    for task in tasks:
-        questions = Questions.read(task, arguments.limit, any(shots))
-        held = held_items(stores, tokenizer.encode, questions) if stores else ()
+    # Mistakes in the data of the last task are found before the first is asked.
+    asked = [Questions.read(task, arguments.limit, any(shots)) for task in tasks]
+    for task, items, pool in asked:
         for number in shots:
-            results.append(runner.run(questions, number, held, print_on_host0))
-            if results[-1].cut:
-                print_on_host0(
-                    f"warning: {results[-1].cut:,} requests of {task.name} are longer than the context of "
-                    f"{run.model.context} tokens and lose their beginning"
-                )
-    if jax.process_index() == 0:
-        report(results, run.step, arguments)
-        keep([one.to_json() for one in results], Workdir(arguments.workdir).scores(run.step))
+            task.prompts(items, number, pool)
+    results = []
+    try:
+        for questions in asked:
+            held = held_items(stores, tokenizer.encode, questions) if stores else ()
+            for number in shots:
+                results.append(runner.run(questions, number, held, print_on_host0))
+                if results[-1].cut:
+                    print_on_host0(
+                        f"warning: {results[-1].cut:,} requests of {questions.task.name} are longer than the context "
+                        f"of {run.model.context} tokens and lose their beginning"
+                    )
+    finally:
+        # What was asked before a mistake, such as a task that the model cannot do, is not lost.
+        if results and jax.process_index() == 0:
+            report(results, run.step, arguments)
+            keep([one.to_json() for one in results], Workdir(arguments.workdir).scores(run.step))
 
 
 def keep(found: list[dict], path: Path) -> None:

@@ -75,8 +75,10 @@ class Scorer:
         return self.prompts is not None
 
     def row(self, request: Request) -> Row:
-        """A request as ids. Errors: UserError for an empty continuation."""
+        """A request as ids. Errors: UserError for an empty continuation, of encoder-decoders for an empty context."""
         context, continuation = request
+        if self.reads_source and not context.strip():
+            raise UserError(f"no context of '{continuation[:40]}': the encoder needs a text. Give it one.")
         if not continuation.strip():
             raise UserError(f"an empty continuation of '{context[-40:]}'. Give it a text.")
         if self.reads_source:

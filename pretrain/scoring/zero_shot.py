@@ -157,11 +157,8 @@ class Task:
 
     def requests(self, item: Item, prompt: str) -> list[Request]:
         """The requests of an item: its choices, and for acc_mutual_info these behind `unconditional`."""
-        # Without a context nothing separates: a text begins with the choice.
-        pairs = [
-            Request(prompt + context, (self.separator if prompt + context else "") + choice)
-            for context, choice in item.pairs
-        ]
+        # Without a context, too, as lm-evaluation-harness has it: BLiMP's sentences begin with a blank.
+        pairs = [Request(prompt + context, self.separator + choice) for context, choice in item.pairs]
         if "acc_mutual_info" in self.metrics:
             pairs += [Request(self.unconditional, self.separator + choice) for choice in item.choices]
         return pairs

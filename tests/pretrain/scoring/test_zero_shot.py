@@ -239,6 +239,13 @@ def test_a_task_of_ones_own(whole, tmp_path, capsys):
     assert "mine" in capsys.readouterr().out
 
 
+def test_mistake_in_the_last_task_is_found_before_the_first_is_asked(whole, tmp_path, capsys):
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"sentence_good": "a", "sentence_bad": "b", "UID": "c"}) + "\n")
+    flags = ["--tasks=blimp,piqa", f"--data=blimp:jsonl:{tmp_path}/pairs.jsonl", "--data=piqa:jsonl:none.jsonl"]
+    assert main(["evaluate", f"--workdir={whole}", *flags]) == 2
+    assert "requests" not in "".join(capsys.readouterr())
+
+
 def test_texts_longer_than_the_context_are_generated_in_half_of_it(whole, tmp_path, capsys):
     """gsm8k asks for 256 tokens, and this model reads 64."""
     (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "How many? " * 20, "answer": "#### 2"}) + "\n")
