@@ -104,7 +104,12 @@ class Run:
         `begun` are ids int32 [T], one array per text; `source` are inputs by name, one row per text. Errors: DataError
         for an objective that does not generate.
         """
-        return corruption.build(self.config.objective.to_dict(), self.tokenizer, self.frame).prompts(texts)
+        return self.objective.prompts(texts)
+
+    @cached_property
+    def objective(self):
+        """The run's objective of pretraining (`input_pipeline.corruption`)."""
+        return corruption.build(self.config.objective.to_dict(), self.tokenizer, self.frame)
 
     def generate(self, prompt: str, *, temperature: float = 0.8, **options) -> str:
         """Samples a text for `prompt`, which it starts with where the model continues it; `temperature` 0 is greedy.
@@ -173,7 +178,7 @@ class Run:
         them the encoder reads the text as a prompt. length: tokens after which texts are cut, 0: the context.
         Errors: UserError.
         """
-        return attention(self.reader, self.local_params, texts, targets, self.prompts, length)
+        return attention(self.reader, self.local_params, texts, targets, self.objective, length)
 
     @cached_property
     def reader(self) -> Reader:

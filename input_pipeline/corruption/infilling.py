@@ -117,6 +117,10 @@ class Infilling(Seq2Seq):
         self.write(batch, slots, side, framed, used)
         return used
 
+    @property
+    def target_front(self) -> list[int]:
+        return self.front
+
     def encode_prompt(self, text: str) -> tuple[int, list[int]]:
         """With language codes a text begins with its code and a space."""
         if not self.language_codes:

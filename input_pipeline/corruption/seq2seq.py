@@ -66,6 +66,11 @@ class Seq2Seq(Objective):
         tokens = np.where(first, self.start_id if start is None else start, np.roll(targets, 1, axis=1))
         batch["tokens"][slots] = tokens * (batch["segments"][slots] > 0)
 
+    @property
+    def target_front(self) -> list[int]:
+        """Ids that all targets begin with, behind the decoder's first id."""
+        return []
+
     def prompts(self, texts: Sequence[str]) -> Prompts:
         """Texts as the encoder reads them; the decoder begins with the start id. Errors: DataError for empty text."""
         starts, ids = zip(*map(self.encode_prompt, texts), strict=True)

@@ -115,6 +115,10 @@ class TextToText(PromptsAndAnswers, Seq2Seq):
     def target_length(self, length: int) -> int:
         return min(length, self.section["target_length"] or length)
 
+    @property
+    def target_front(self) -> list[int]:
+        return self.frames[1][:-2]
+
     def read(self, record: Mapping) -> list[Example]:
         """The example of a record; without an answer its targets are empty."""
         found = references(record, self.section)

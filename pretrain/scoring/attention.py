@@ -48,7 +48,7 @@ class Attention:
 
 
 def attention(
-    reader: Reader, params, texts: Sequence[str], targets: Sequence[str] | None, prompts, length: int = 0
+    reader: Reader, params, texts: Sequence[str], targets: Sequence[str] | None, objective, length: int = 0
 ) -> list[Attention]:
     """The attention in each of `texts`. `params` are whole on one device; other arguments as of `Run.attention`."""
     if targets is not None and not reader.has_two_stacks:
@@ -59,10 +59,10 @@ def attention(
         first, second = (row.ids, pieces), (np.roll(row.ids, 1), pieces[-1:] + pieces[:-1])
         types, cut = row.types, row.cut
         if targets is not None:
-            begun, source, _ = prompts([text])
-            answer = reader.tokenizer.encode(targets[number])
+            begun, source, _ = objective.prompts([text])
+            answer = [*objective.target_front, *reader.tokenizer.encode(targets[number])]
             limit = length or reader.model.context
-            read, written = source["inputs"][0], np.concatenate([begun[0], answer])
+            read, written = source["inputs"][0], np.concatenate([begun[0], answer]).astype(np.int32)
             cut = max(len(read), len(written)) > limit
             # Without the characters of each token: a prompt may have sentinels in the place of gaps.
             first, second = ((ids[:limit], [""] * len(ids[:limit])) for ids in (read, written))

@@ -37,6 +37,7 @@ class Scorer:
     begins: bool = False
     masked: bool = False
     prompts: Callable | None = None  # of an encoder-decoder's objective
+    front: Sequence[int] = ()  # ids between the decoder's first one and a text
     context: int = 0
     reserved: int = 0  # places of a row's special tokens
     cut: int = 0
@@ -57,7 +58,7 @@ class Scorer:
         if likelihood and "inputs" in model.inputs:
             objective = corruption.build(config.objective.to_dict(), tokenizer, frame)
             rows = CachedLikelihood(model, params, layout, lambda texts: objective.prompts(texts).source, **options)
-            return Scorer(score_rows=rows, prompts=objective.prompts, **common)
+            return Scorer(score_rows=rows, prompts=objective.prompts, front=objective.target_front, **common)
         if likelihood and model.causal:
             # Tokenizers such as Llama's write a token in front of every text.
             begins = begins or (bool(single) and frame.before > 0)
@@ -85,6 +86,7 @@ class Scorer:
             (begun,), _, _ = self.prompts([context])
             # The decoder writes the answer alone, so no blank separates it.
             ids = self.tokenizer.encode(continuation.lstrip())
+            begun = [*begun, *self.front]
             return Row(np.concatenate([begun, ids]).astype(np.int32), len(begun), context)
         # Blanks at the end of the context belong to the continuation, as tokenizers join them with the next word.
         bare = context.rstrip()

@@ -14,6 +14,8 @@ from pretrain.scoring.zero_shot import LETTERS, Task
 
 def multiple_choice(record: Mapping) -> dict:
     """A record with `question`, a list `choices` and `answer`, whatever its fields are called."""
+    if isinstance(record.get("question"), Mapping):  # OpenBookQA of TFDS
+        record = dict(record) | {"choices": [record["question"][f"choice_{letter}"] for letter in "ABCD"]}
     choices = first(record, "choices", "options", "endings")
     if isinstance(choices, Mapping):  # the Hub's {"text": [...], "label": ["A", ...]}
         labels, choices = list(choices["label"]), list(choices["text"])
@@ -50,7 +52,9 @@ def hellaswag(record: Mapping) -> dict:
         text = re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". "))
         return text.replace("  ", " ")
 
-    context = f"{record['ctx_a']} {record['ctx_b'].capitalize()}"
+    # TFDS has both parts as one text, without the capital of the second.
+    parts = [record["ctx_a"], record["ctx_b"].capitalize()] if "ctx_a" in record else [record["context"]]
+    context = " ".join(parts)
     question = clean(f"{record['activity_label']}: {context}")
     return {"question": question, "choices": [*map(clean, record["endings"])], "answer": int(record["label"])}
 
@@ -59,19 +63,20 @@ def winogrande(record: Mapping) -> dict:
     """The sentence's end behind each candidate (Trinh and Le 2018)."""
     before, _, after = record["sentence"].partition("_")
     names = ("option1", "option2")
-    return {f"context{i}": before + record[name] for i, name in enumerate(names)} | {
-        "end": after.strip(),
-        "answer": int(record["answer"]) - 1,
-    }
+    answer = int(record["answer"]) - 1 if "answer" in record else record["label"]  # of the Hub, of TFDS
+    contexts = {f"context{i}": before + record[name] for i, name in enumerate(names)}
+    return contexts | {"end": after.strip(), "answer": answer}
 
 
 def winograd(record: Mapping) -> dict:
-    """As `winogrande`; of Hub records with a pronoun's place, or of those with both contexts."""
+    """As `winogrande`; of records of TFDS or the Hub with a pronoun's place, or of those with both contexts."""
     if "context_options" in record:
         contexts, end, answer = record["context_options"], record["continuation"], record["gold"]
     else:
-        text, place, pronoun = record["text"], int(record["pronoun_loc"]), record["pronoun"]
-        contexts = [text[:place] + option for option in record["options"]]
+        text, place = record["text"], int(first(record, "pronoun_loc", "pronoun_start"))
+        pronoun = first(record, "pronoun", "pronoun_text")
+        options = record["options"] if "options" in record else [record[f"option{i}_normalized"] for i in (1, 2)]
+        contexts = [text[:place] + option for option in options]
         end, answer = text[place + len(pronoun) :].strip(), record["label"]
     return {"context0": contexts[0], "context1": contexts[1], "end": end, "answer": answer}
 
@@ -103,7 +108,9 @@ def lettered(record: Mapping) -> dict:
 
 
 def story(record: Mapping) -> dict:
-    """StoryCloze's and XStoryCloze's fields, in either spelling."""
+    """StoryCloze's and XStoryCloze's fields, in either spelling, and TFDS's."""
+    if "endings" in record:
+        return {"question": record["context"], "choices": record["endings"], "answer": int(record["label"]) - 1}
     if "InputSentence1" in record:
         begin, ends, answer = "InputSentence", "RandomFifthSentenceQuiz", record["AnswerRightEnding"]
     else:

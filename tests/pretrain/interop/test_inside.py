@@ -72,7 +72,9 @@ def test_cross_attention_to_a_prompt(peers):
     case, model, run = peers
     (own,) = run.attention(TEXTS[:1], targets=["the mat"])
     begun, source, _ = run.prompts(TEXTS[:1])
-    written = np.concatenate([begun[0], run.tokenizer.encode("the mat")])
+    # BART's texts begin with <s>, behind the </s> of every decoder's start.
+    front = [run.tokenizer.special["classifier"]] if case == "bart" else []
+    written = np.concatenate([begun[0], front, run.tokenizer.encode("the mat")]).astype(np.int64)
     row = run.reader.rows(TEXTS[:1])[0]._replace(ids=source["inputs"][0])
     theirs = ask(case, model, row, written, output_attentions=True)
     expected = np.stack([layer[0].numpy() for layer in theirs.cross_attentions])

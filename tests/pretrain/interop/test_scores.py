@@ -35,7 +35,11 @@ def alone(run, scorer, request):
     row = scorer.score_rows.cut(scorer.row(request))
     if scorer.reads_source:
         source = run.prompts([request.context]).source
-        return log_probs(run.logits(row.ids[:-1], **source), row.ids[1:])
+        ids = [*run.prompts([request.context]).ids[0], *run.tokenizer.encode(request.continuation.lstrip())]
+        if "classifier" in run.tokenizer.special:  # BART's targets are <s> text </s>, shifted right
+            ids.insert(1, run.tokenizer.special["classifier"])
+        assert row.ids.tolist() == ids
+        return log_probs(run.logits(row.ids[:-1], **source)[row.start - 1 :], row.ids[row.start :])
     if not scorer.masked:
         return log_probs(run.logits(row.ids[:-1])[row.start - 1 :], row.ids[row.start :])
     frame = scorer.score_rows.frame

@@ -114,6 +114,40 @@ PROMPTS = {
 }
 
 
+TFDS = {  # features of the builders, where they are others
+    "hellaswag": (
+        {"activity_label": "Cooking", "context": "A man cuts. he", "endings": ["sleeps.", "eats."], "label": 1},
+        ("Cooking: A man cuts. he", "eats."),
+    ),
+    "winograd": (
+        {
+            "text": "The cup is in the box as it is small.",
+            "pronoun_text": "it",
+            "pronoun_start": 25,
+            "option1_normalized": "the cup",
+            "option2_normalized": "the box",
+            "label": 0,
+        },
+        ("The cup is in the box as the cup", "is small."),
+    ),
+    "winogrande": (
+        {"sentence": "Ann beat Bea as _ was fast.", "option1": "Ann", "option2": "Bea", "label": 1},
+        ("Ann beat Bea as Bea", "was fast."),
+    ),
+    "openbookqa": (
+        {"question": {"stem": "Fog is", **{f"choice_{x}": x.lower() for x in "ABCD"}}, "answerKey": 1},
+        ("Fog is", "b"),
+    ),
+    "storycloze": ({"context": "A. B. C. D.", "endings": ["e", "f"], "label": 2}, ("A. B. C. D.", "f")),
+}
+
+
+@pytest.mark.parametrize("name", TFDS)
+def test_prompt_of_records_of_tfds(name):
+    record, expected = TFDS[name]
+    assert TASKS[name].item(record).right == expected
+
+
 def test_every_known_task_has_a_case():
     assert {name for name in TASKS if not name.startswith("xstorycloze")} == {*PROMPTS} - {"xstorycloze_ru"}
 
@@ -195,7 +229,7 @@ def test_centered_mean_is_zero_for_guessing():
     [
         ({"query": "q", "choices": ["a", " "], "gold": 0}, "empty"),
         ({"query": "q", "choices": ["a", "b"], "gold": 2}, "none of 2"),
-        ({"choices": ["a", "b"], "gold": 0}, "ctx_a"),
+        ({"choices": ["a", "b"], "gold": 0}, "context"),
     ],
 )
 def test_unusable_records_are_named(record, problem):
