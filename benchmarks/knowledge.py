@@ -26,7 +26,7 @@ from benchmarks import learnt, report
 from benchmarks.transfer import folder_of
 
 PIECES, LENGTH, ROWS, ASKED = 4096, 128, 32, 8
-MEMORIES = (1, 16, 64, 256)
+MEMORIES = (16, 64, 256)
 SIZES = {"model.layers": 4, "model.width": 256, "model.heads": 4, "model.ff": 1024, "tokenizer.vocab_size": PIECES}
 SIZES |= {"model.context": LENGTH, "data.length": LENGTH, "model.vocab_size": PIECES, "tokenizer.kind": "wordpiece"}
 COMMON = learnt.COMMON | SIZES | {"evaluate.batches": 10, "train.batch_size": ROWS}
@@ -141,7 +141,7 @@ def main():
             for memory in MEMORIES if name == "Transformer-XL" else ():
                 words = "evaluate", f"--workdir={folder}", "--split=validation", "--format=json"
                 found = json.loads(run_pretrain(*words, f"--config.evaluate.model.memory={memory}"))
-                rows.append(report.Result(f"{name}, memory {memory}", found["bits_per_byte"], "bits per byte"))
+                rows.append(report.Result(f"{name}, memory {memory}", found["perplexity"], "perplexity"))
         settings = {name: {key: str(value) for key, value in keys.items()} for name, keys in settings.items()}
     report.show(rows, args, settings)
     if args.plots:
