@@ -117,6 +117,7 @@ class Decoder(Model):
         carried = dict(carried or {})
         cache = carried.get("attention")
         self.check_length(length)
+        assert branches is None or (self.has_branches and cache is None)
         if cache is None:
             # A branch has a lower rank than those before it, so it does not see their keys.
             ranks = None if branches is None else jnp.where(branches == 0, 0, MAX_BRANCHES - branches)

@@ -38,9 +38,6 @@ def ask_tasks(config, arguments: Evaluate) -> None:
     stores = open_stores(folder, tokenizer.fingerprint) if folder else ()
     # Mistakes in the data of the last task are found before the first is asked.
     asked = [Questions.read(task, arguments.limit, any(shots)) for task in tasks]
-    for task, items, pool in asked:
-        for number in shots:
-            task.prompts(items, number, pool)
     results = []
     try:
         for questions in asked:

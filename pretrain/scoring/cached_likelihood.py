@@ -3,19 +3,27 @@
 The tokens that rows of a group share are read once into caches, and each row reads its own tokens behind a copy.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from input_pipeline.examples.batches import bucket_lengths
 from pretrain.decoding.forward import empty_cache, take
-from pretrain.scoring.likelihood import Likelihood, Part, Row, Wanted, batch_rows, put_rows, token_scores
+from pretrain.scoring.likelihood import TOKENS, Likelihood, Part, Row, Wanted, batch_rows, put_rows, token_scores
 
 
 class CachedLikelihood(Likelihood):
-    """Scores rows with any model that generates text."""
+    """Scores rows with any model that generates text.
+
+    source: of encoder-decoders, a function from texts to the encoder's inputs by name, one row per text.
+    """
+
+    def __init__(self, model, params, layout, source: Callable | None = None, tokens: int = TOKENS):
+        super().__init__(model, params, layout, tokens)
+        self.source, self.lengths = source, bucket_lengths((), model.context)
 
     def _score_all(self, rows, parts):
         for batch, (before, after) in self._batches(rows, parts):

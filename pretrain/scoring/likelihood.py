@@ -13,13 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from input_pipeline.examples.batches import bucket_lengths
 from input_pipeline.packing.documents import best_fit
 from pretrain.decoding.forward import decoding_model
 
 TOKENS = 8192  # of a batch, padding included, by default
 CHUNK = 128  # scored tokens whose logits are in memory at once
-PACKED = 256  # tokens of a packed row, unless a text is longer: attention takes a tenth of GPT-2 small's time
+PACKED = 256  # tokens of a packed row, unless a text is longer; GPT-2 small takes as long with 128 and 512
 
 
 class Row(NamedTuple):
@@ -45,15 +44,10 @@ class Part(NamedTuple):
 
 
 class Likelihood:
-    """Scores rows with one model on a mesh; results do not depend on how rows are batched.
+    """Scores rows with one model on a mesh; results do not depend on how rows are batched."""
 
-    source: a function from texts to an encoder's inputs by name, one row per text, or None.
-    """
-
-    def __init__(self, model, params, layout, source: Callable | None = None, tokens: int = TOKENS):
-        self.model, self.params, self.layout = decoding_model(model), params, layout
-        self.source, self.tokens = source, tokens
-        self.lengths = bucket_lengths((), model.context)
+    def __init__(self, model, params, layout, tokens: int = TOKENS):
+        self.model, self.params, self.layout, self.tokens = decoding_model(model), params, layout, tokens
 
     def __call__(self, groups: Sequence[Sequence[Row]]) -> list[list[Scored]]:
         """The scores of all rows, in order; ids that a row has no room for are cut (see `cut`)."""
@@ -98,15 +92,11 @@ class PackedLikelihood(Likelihood):
     def _score_all(self, rows, parts):
         if not parts:
             return
-        longest = max(16, *(len(row.ids) - 1 for row in rows))
         total = sum(self._size(rows, part) for part in parts)
-        length = min(self.model.context, 2 ** (max(longest, min(PACKED, total)) - 1).bit_length())
+        length = packed_length(max(len(row.ids) - 1 for row in rows), min(PACKED, total), self.model.context)
         parts = [one for part in parts for one in self._split(rows, part, length)]
-        sizes = [self._size(rows, part) for part in parts]
-        bins = best_fit(sizes, length)
-        # Calls of one batch, as in a loop, have few sizes; others are cut evenly, so that the last is full.
-        batches = -(-len(bins) // batch_rows(self.layout, self.tokens, length))
-        size = self.layout.filled(-(-len(bins) // batches) if batches > 1 else 2 ** (len(bins) - 1).bit_length())
+        bins = best_fit([self._size(rows, part) for part in parts], length)
+        size = even_rows(self.layout, len(bins), batch_rows(self.layout, self.tokens, length))
         for first in range(0, len(bins), size):
             some = [[parts[place] for place in row] for row in bins[first : first + size]]
             yield from self._score_batch(rows, some, size, length)
@@ -132,23 +122,21 @@ class PackedLikelihood(Likelihood):
         for slot, parts in enumerate(packed):
             end = 0
             for segment, part in enumerate(parts, 1):
-                begin, end = end, end + part.shared
-                pieces = [(rows[part.numbers[0]].ids, 0, begin, 0)]  # (ids, position, place, branch)
+                # Branch 0 are the shared ids.
+                pieces = [(0, 0, rows[part.numbers[0]].ids[: part.shared])]
                 for branch, number in enumerate(part.numbers, 1):
                     ids, start, _ = rows[number]
-                    pieces.append((ids[:-1], part.shared, end, branch))
+                    pieces.append((branch, part.shared, ids[part.shared : -1]))
                     # The state of a token predicts the next one.
-                    places = np.arange(start - 1, len(ids) - 1) + end - part.shared
-                    wanted.add(slot * length + places, ids[start:])
+                    place = slot * length + end + sum(len(piece) for _, _, piece in pieces[:-1]) - part.shared
+                    wanted.add(place + np.arange(start - 1, len(ids) - 1), ids[start:])
                     numbers.append(number)
-                    end += len(ids) - 1 - part.shared
-                for ids, position, place, branch in pieces:
-                    count = part.shared if not branch else len(ids) - part.shared
-                    span = slot, slice(place, place + count)
-                    arrays["tokens"][span] = ids[position : position + count]
-                    arrays["positions"][span] = np.arange(position, position + count)
-                    arrays["branches"][span] = branch
-                arrays["segments"][slot, begin:end] = segment
+                for branch, position, ids in pieces:
+                    span = slot, slice(end, end + len(ids))
+                    values = ids, position + np.arange(len(ids)), segment, branch
+                    for name, one in zip(arrays, values, strict=True):
+                        arrays[name][span] = one
+                    end += len(ids)
         with self.layout.scope():
             found = _score_packed(self.model, self.params, put_rows(self.layout, arrays), *wanted.arrays())
         return zip(numbers, wanted.split(*found), strict=True)
@@ -190,6 +178,20 @@ def batch_rows(layout, tokens: int, length: int) -> int:
     return layout.filled(2 ** max(0, (tokens // length).bit_length() - 1))
 
 
+def packed_length(longest: int, wanted: int, context: int) -> int:
+    """Tokens of rows that texts share: a power of two for the longest text, and for `wanted`, up to the context."""
+    return min(context, 2 ** (max(16, longest, wanted) - 1).bit_length())
+
+
+def even_rows(layout, rows: int, most: int) -> int:
+    """Rows of each batch, at most `most`, so that the last batch is about full.
+
+    One batch has a power of two: calls in a loop are compiled for few sizes.
+    """
+    batches = -(-rows // most)
+    return layout.filled(-(-rows // batches) if batches > 1 else min(most, 2 ** (rows - 1).bit_length()))
+
+
 def by_group(groups: Sequence[Sequence], flat: Sequence) -> list[list]:
     """A value for each row of all groups, by group."""
     values = iter(flat)
@@ -220,7 +222,7 @@ def token_scores(logits: Callable, hidden: jax.Array, places: jax.Array, targets
         scores = logits(some).astype(jnp.float32)
         own = jnp.take_along_axis(scores, ids[:, None], axis=1)
         log_probs = own[:, 0] - jax.nn.logsumexp(scores, axis=1)
-        # The argmax, the first of equal ones; XLA searches it on a CPU in a fifth of the time of the products.
+        # As argmax has it, the first of equal ones; XLA's argmax on a CPU takes a quarter of the products' time.
         before = jnp.arange(scores.shape[1])[None] < ids[:, None]
         new = log_probs, ~jnp.any((scores > own) | ((scores == own) & before), axis=1)
         return tuple(jax.lax.dynamic_update_slice_in_dim(*pair, begin, 0) for pair in zip(found, new, strict=True))

@@ -18,6 +18,7 @@ from models.attention.patterns import Dense, Local, parse_pattern
 from pretrain.errors import UserError
 from pretrain.losses.examples import for_both_stacks
 from pretrain.parallel.mesh import Layout
+from pretrain.scoring.likelihood import even_rows, packed_length
 
 STACKS = ("encoder", "decoder")
 PACKED = 128  # tokens of a row that texts share, unless one is longer
@@ -110,11 +111,9 @@ class Reader:
         """
         lengths = [len(row.ids) for row in rows]
         if self._packs:
-            longest = max(16, *lengths, min(PACKED, sum(lengths)))
-            length = min(self.model.context, 2 ** (longest - 1).bit_length())
+            length = packed_length(max(lengths), min(PACKED, sum(lengths)), self.model.context)
             bins = best_fit(lengths, length)
-            # Cut evenly, so that the last batch is full.
-            per_batch = self.layout.filled(-(-len(bins) // -(-len(bins) // size)))
+            per_batch = even_rows(self.layout, len(bins), size)
         else:
             bins = [[number] for number in np.argsort(lengths, kind="stable").tolist()]
             per_batch = self.layout.filled(min(size, len(bins)))

@@ -19,8 +19,8 @@ class CheckpointEvaluator:
     """Scores the parameters every so many updates; it never selects the best checkpoint."""
 
     enabled, selects, measure = True, False, ""
-    key = ""  # of the evaluation, what is asked
-    scope: str  # of which data the metrics are
+    key: str  # the field of `config.evaluations.NAME` that names what is asked
+    scope: str  # the data that the metrics are of
 
     def __init__(self, run: RunParts, name: str):
         """Errors: UserError and DataError for what could not be asked later."""

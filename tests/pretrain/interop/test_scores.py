@@ -1,5 +1,7 @@
 """Likelihoods of texts against the logits of each row by itself, for every kind of model."""
 
+import json
+import shutil
 from typing import ClassVar
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from runs import mostly
 
 import pretrain
+from pretrain.cli import main
 from pretrain.errors import UserError
 from pretrain.scoring.cached_likelihood import CachedLikelihood
 from pretrain.scoring.likelihood import PackedLikelihood
@@ -34,8 +37,8 @@ def alone(run, scorer, request):
     """The scores of one request from the logits of whole rows."""
     row = scorer.score_rows.cut(scorer.row(request))
     if scorer.reads_source:
-        source = run.prompts([request.context]).source
-        ids = [*run.prompts([request.context]).ids[0], *run.tokenizer.encode(request.continuation.lstrip())]
+        (begun,), source, _ = run.prompts([request.context])
+        ids = [*begun, *run.tokenizer.encode(request.continuation.lstrip())]
         if "classifier" in run.tokenizer.special:  # BART's targets are <s> text </s>, shifted right
             ids.insert(1, run.tokenizer.special["classifier"])
         assert row.ids.tolist() == ids
@@ -167,6 +170,24 @@ def test_sentinels_are_filled_by_what_t5_writes(imported):
     gaps = run.fill("the <extra_id_0> sat on <extra_id_1>.")
     assert len(gaps) == 2 and all(len(gap) == 1 and 0 < gap[0].probability <= 1 for gap in gaps)
     assert run.fill("the [MASK] sat on <mask>.") == gaps
+
+
+@pytest.mark.slow
+def test_tasks_before_one_that_the_model_cannot_do_are_kept(imported, tmp_path, capsys):
+    """BLiMP has no context for T5's encoder."""
+    workdir = tmp_path / "run"
+    shutil.copytree(imported("t5")[1], workdir)
+    rows = {"piqa": {"goal": "the cat", "sol1": "sat", "sol2": "reads", "label": 0}}
+    rows["blimp"] = {"sentence_good": "the cat", "sentence_bad": "cat the", "UID": "a"}
+    flags = ["--tasks=piqa,blimp", f"--predictions={tmp_path}/rows.jsonl"]
+    for name, row in rows.items():
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+        flags.append(f"--data={name}:jsonl:{tmp_path}/{name}.jsonl")
+    assert main(["evaluate", f"--workdir={workdir}", *flags]) == 2
+    assert "encoder needs a text" in capsys.readouterr().err
+    (kept,) = (workdir / "scores").iterdir()
+    assert [one["task"] for one in json.loads(kept.read_text())["tasks"]] == ["piqa"]
+    assert [json.loads(line)["task"] for line in (tmp_path / "rows.jsonl").read_text().splitlines()] == ["piqa"]
 
 
 def test_models_without_likelihoods_are_refused(imported):
